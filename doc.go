@@ -1,0 +1,2 @@
+// Package redislock is a mutual-exclusion lock that lives in Redis.
+package redislock

@@ -1,0 +1,158 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The conditions a caller can act on. Every method returns them wrapped in an
+// [*Error]; compare with errors.Is.
+var (
+	// ErrNotAcquired says that somebody else holds the lock. It is what
+	// TryAcquire returns at once, and what Acquire returns when its ctx ended
+	// while it waited (the error then also Is ctx.Err()). An outage of Redis is
+	// never reported as ErrNotAcquired.
+	ErrNotAcquired = errors.New("lock is held by somebody else")
+
+	// ErrNotHeld says that the key does not hold this lock's token: the lease
+	// expired, or the key was taken over, deleted or evicted. From Release it
+	// is the signal that the work done under the lock may have run twice.
+	ErrNotHeld = errors.New("lock is not held")
+
+	// ErrLost is why a lock's context ended without Release: the lease could
+	// not be renewed in time, or Redis answered that the key is no longer ours.
+	ErrLost = errors.New("lock was lost")
+
+	// ErrReleased is what a lock answers after its own Release succeeded.
+	ErrReleased = errors.New("lock is released")
+
+	// ErrInvalidTTL says that a TTL is below [MinTTL], or that a duration
+	// given as an option is not positive. Nothing was sent to Redis.
+	ErrInvalidTTL = errors.New("invalid TTL")
+
+	// ErrInvalidName says that a lock name cannot be used. Nothing was sent to
+	// Redis.
+	ErrInvalidName = errors.New("invalid lock name")
+)
+
+// Error is what every method of this package returns: the operation, the Redis
+// key it was about, and the cause. Unwrap gives the cause, so errors.Is works
+// for the Err... values above, for context errors and for go-redis's errors.
+type Error struct {
+	Op  string // "acquire", "extend", "release", "resume", "inspect", "ttl", "hold"
+	Key string // prefix + name
+	Err error
+}
+
+// Operations, as Error.Op has them.
+const (
+	opAcquire = "acquire"
+	opResume  = "resume"
+	opInspect = "inspect"
+	opExtend  = "extend"
+	opTTL     = "ttl"
+	opRelease = "release"
+	opHold    = "hold" // why a lock ended
+)
+
+// maxKeyText bounds how much of a key stands in an error text: names may be
+// long, log lines should not be.
+const maxKeyText = 128
+
+func (e *Error) Error() string {
+	return "redislock: " + e.Op + " " + quoteKey(e.Key) + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func quoteKey(key string) string {
+	if len(key) <= maxKeyText {
+		return strconv.Quote(key)
+	}
+	return strconv.Quote(key[:maxKeyText]) + "..."
+}
+
+// noReplyError is the package's own time-out of one request. It is not a
+// context error: the caller's ctx has not ended, and a caller who checks for
+// context.DeadlineExceeded must not mistake one for the other.
+type noReplyError struct{ waited time.Duration }
+
+func (e *noReplyError) Error() string { return fmt.Sprintf("no reply from Redis within %s", e.waited) }
+
+// Timeout makes the error count as a time-out where net.Error conventions are
+// used.
+func (e *noReplyError) Timeout() bool { return true }
+
+// errLate says that Redis granted the lock, but so late that the lease was over
+// when the reply arrived.
+var errLate = errors.New("reply arrived after the lease had ended")
+
+// contextError is ctx's error together with the cause given to its cancel
+// function, where there is one.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == nil || errors.Is(cause, err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// transientStates are the answers of a server that is there but cannot serve
+// yet: it starts, runs a long script, fails over or moves slots.
+var transientStates = []string{
+	"LOADING", "BUSY", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS",
+	"max number of clients reached",
+}
+
+// isTransient tells whether the same request may succeed a moment later. It is
+// so for transient server states and for everything that is no answer of the
+// server at all: refused and broken connections, time-outs, an exhausted pool.
+func isTransient(err error) bool {
+	var answer redis.Error
+	switch {
+	case errors.Is(err, redis.ErrClosed):
+		return false
+	case errors.As(err, &answer):
+		return hasState(answer, transientStates...)
+	}
+	return true
+}
+
+// hasState looks for a state anywhere in the text, not only at its start: an
+// error raised inside a script is reported with a prefix.
+func hasState(answer error, states ...string) bool {
+	text := answer.Error()
+	for _, state := range states {
+		if strings.Contains(text, state) {
+			return true
+		}
+	}
+	return false
+}
+
+// maybeExecuted tells whether a request that ended in err can have been executed
+// all the same, or can still be. An answer of the server says that it was not
+// (the scripts check before they write), and so does a connection that was
+// never made.
+func maybeExecuted(err error) bool {
+	var answer redis.Error
+	var network *net.OpError
+	switch {
+	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
+		return false
+	case errors.As(err, &network) && network.Op == "dial":
+		return false
+	}
+	return true
+}

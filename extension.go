@@ -1,0 +1,134 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Extend sets the lease to ttl from now, longer or shorter than it was. With a
+// watchdog, renewal goes on with this ttl.
+//
+// It returns [ErrNotHeld] if the lock was lost, expired, deleted or taken over,
+// [ErrReleased] after Release has begun, and [ErrInvalidTTL] for a ttl below
+// [MinTTL]; in each of these cases nothing is written. It never recreates a key.
+// It blocks for one round trip, or a few if they fail in transport (the lock then
+// goes on with what remains of its lease, or with ttl if that is shorter), and
+// returns within 50 ms of the end of ctx. Extends of one lock are made one after
+// another.
+func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	if l.none() {
+		return l.failed(opExtend, errNoLock)
+	}
+	err := checkTTL(ttl)
+	if err == nil {
+		err = l.extend(ctx, ttl)
+	}
+	if err != nil {
+		return l.failed(opExtend, err)
+	}
+	return nil
+}
+
+func (l *Lock) extend(ctx context.Context, ttl time.Duration) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	select {
+	case l.extending <- struct{}{}:
+		defer func() { <-l.extending }()
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+	if err := l.beginExtend(ttl); err != nil {
+		return err
+	}
+	err := l.requestExtend(ctx, ttl)
+	if errors.Is(err, ErrNotHeld) && l.ended() == nil {
+		l.lose("the key does not hold its token any more")
+	}
+	return err
+}
+
+// ended is why nothing can be extended any more, or nil.
+func (l *Lock) ended() error {
+	err := l.Err()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case errors.Is(err, ErrReleased), l.release.underWay():
+		return ErrReleased
+	case err != nil:
+		return ErrNotHeld
+	}
+	return nil
+}
+
+// beginExtend trusts a shorter lease from now on, before it is asked for: the
+// reply may be late or lost.
+func (l *Lock) beginExtend(ttl time.Duration) error {
+	if err := l.ended(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.epoch++
+	l.ttl = min(l.ttl, ttl)
+	if shorter := leaseFrom(time.Now(), ttl); shorter.until.Before(l.lease.until) {
+		l.lease = shorter
+		l.expiry.Reset(l.untilNextLook())
+	}
+	return nil
+}
+
+func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error) {
+	for range attempts(ctx) {
+		c, reply, failure := l.lk.ask(ctx, l.extendRequest(ttl, "set"))
+		if err = failure; err == nil {
+			return l.extended(c.sent, ttl, reply)
+		}
+		if maybeExecuted(err) {
+			l.mu.Lock()
+			l.floor = min(l.floor, ttl)
+			l.mu.Unlock()
+		}
+		if !isTransient(err) || l.ended() != nil {
+			break
+		}
+	}
+	return err
+}
+
+func (l *Lock) extended(sent time.Time, ttl time.Duration, reply []any) error {
+	r, err := parseExtend(reply)
+	if err != nil {
+		return err
+	}
+	if err := l.ended(); err != nil {
+		return err // Done is final, whatever Redis has done meanwhile
+	}
+	if !r.held {
+		return ErrNotHeld
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.epoch++
+	l.renewal = nil
+	l.confirm(sent, ttl)
+	l.expiry.Reset(l.untilNextLook())
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// extendRequest: mode "set" sets the lease, "grow" never shortens it.
+func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
+	return request{
+		script: extendScript,
+		keys:   []string{l.keys.lock, l.keys.fence},
+		args:   []any{l.token, milliseconds(ttl), l.lk.fenceRetention(ttl), mode},
+		limit:  replyLimit(ttl),
+	}
+}

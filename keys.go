@@ -1,0 +1,49 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lockKeys are the Redis keys of one name.
+type lockKeys struct {
+	lock  string // string: the token, or token + space + metadata
+	fence string // string: the last fencing token
+}
+
+var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way to keep the lock's keys in one slot")
+
+// keysFor names the keys of a lock and checks the name. On a cluster all keys of
+// one script must share a slot, hence the braces: Redis hashes what stands
+// between the first '{' and the first '}' behind it, if that is not empty.
+func (lk *Locker) keysFor(name string) (lockKeys, error) {
+	key := lk.opts.prefix + name
+	if name == "" {
+		return lockKeys{lock: key}, fmt.Errorf("%w: it is empty", ErrInvalidName)
+	}
+	base, sameSlot := companionBase(key)
+	if _, cluster := lk.client.(*redis.ClusterClient); cluster && !sameSlot {
+		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
+	}
+	return lockKeys{lock: key, fence: base + ":fence"}, nil
+}
+
+// companionBase is what the names of the companion keys begin with, and whether
+// they fall into the slot of key.
+func companionBase(key string) (base string, sameSlot bool) {
+	if hasHashTag(key) {
+		return key, true // the tag comes along
+	}
+	// Without a '}' of its own, key becomes the tag as a whole. With one, the tag
+	// would end there, and the slot would be another.
+	return "{" + key + "}", !strings.Contains(key, "}")
+}
+
+// hasHashTag follows the Redis Cluster specification, "Hash tags".
+func hasHashTag(key string) bool {
+	_, behind, found := strings.Cut(key, "{")
+	return found && strings.Index(behind, "}") > 0
+}

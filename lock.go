@@ -1,0 +1,361 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Client is the little that is needed of go-redis. *redis.Client (also one made
+// by redis.NewFailoverClient) and redis.UniversalClient have it. The client stays
+// the caller's: it is never closed, reconfigured or copied here.
+type Client interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
+}
+
+// Locker acquires locks on one Redis. It is safe for concurrent use and needs no
+// closing: it owns no connection, and goroutines only while a lock is held with a
+// watchdog, a call is under way, or an abandoned acquisition is being undone.
+type Locker struct {
+	client Client
+	opts   options
+	lines  lines
+}
+
+// New returns a Locker on client. It sends nothing. It panics if client is nil,
+// and if it is a *redis.Ring: a ring moves keys to other shards when one does not
+// answer, and then grants a lock that is still held.
+func New(client Client, opts ...Option) *Locker {
+	if isNil(client) {
+		panic("redislock: New(nil): a client is needed")
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
+	}
+	return &Locker{client: client, opts: newOptions(opts)}
+}
+
+func isNil(client Client) bool {
+	if client == nil {
+		return true
+	}
+	v := reflect.ValueOf(client)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// fenceRetention is how long the fence's record is kept, in ms: never shorter
+// than the lease.
+func (lk *Locker) fenceRetention(ttl time.Duration) int64 {
+	return milliseconds(max(lk.opts.fenceRetention, ttl))
+}
+
+// Acquire acquires the lock called name with a lease of ttl, and waits while
+// somebody else holds it, until ctx ends. Goroutines of one Locker that wait for
+// the same name are served in the order of their calls.
+//
+// ctx limits the waiting, not the holding: the lock stays when ctx ends later.
+// Acquire returns within 50 ms of the end of ctx, with an error that Is ctx.Err()
+// and, if the last answer was that somebody else holds the lock, Is also
+// [ErrNotAcquired]. The first request is repeated a few times if it fails in
+// transport, then its error is returned; errors of the server (wrong type, no
+// permission, out of memory, read-only) are returned at once. While already
+// waiting, Acquire waits out outages as well, until ctx ends.
+//
+// Whenever an error is returned, no lock is left behind: what a lost or late
+// request may have acquired is released in the background, within 15 seconds.
+func (lk *Locker) Acquire(ctx context.Context, name string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
+	return lk.acquire(ctx, name, ttl, acquireOptions{}.with(opts))
+}
+
+func (lk *Locker) acquire(ctx context.Context, name string, ttl time.Duration, opts acquireOptions) (*Lock, error) {
+	a, err := lk.newAcquisition(ctx, opAcquire, name, ttl, opts)
+	if err != nil {
+		return nil, err
+	}
+	if !lk.lines.occupied(a.keys.lock) {
+		out := a.first(ctx)
+		if out.lock != nil || out.err != nil {
+			return a.finish(ctx, out.lock, out.err)
+		}
+	}
+	lock, err := a.wait(ctx)
+	return a.finish(ctx, lock, err)
+}
+
+// TryAcquire acquires the lock called name with a lease of ttl, or returns
+// [ErrNotAcquired] if somebody else holds it. It never waits for a holder; it
+// blocks for one round trip, or a few if they fail in transport, and returns
+// within 50 ms of the end of ctx. As with Acquire, an error means that no lock is
+// left behind.
+func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
+	a, err := lk.newAcquisition(ctx, opAcquire, name, ttl, acquireOptions{}.with(opts))
+	if err != nil {
+		return nil, err
+	}
+	out := a.first(ctx)
+	if out.lock == nil && out.err == nil {
+		out.err = ErrNotAcquired
+	}
+	return a.finish(ctx, out.lock, out.err)
+}
+
+// Resume adopts a lock that was acquired elsewhere, by its token: for work that
+// is handed to another process. It sets the lease to ttl from now, and never
+// creates a lock: if the key does not hold the token (any more), it returns
+// [ErrNotHeld]. Both handles are then valid for their own time; whoever hands a
+// lock over should stop using its own.
+//
+// It blocks as TryAcquire does. On error the lock is left as it is.
+func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
+	a, err := lk.newAcquisition(ctx, opResume, name, ttl, acquireOptions{}.with(opts))
+	if err != nil {
+		return nil, err
+	}
+	if token == "" {
+		return nil, a.failed(fmt.Errorf("%w: the token is empty", ErrNotHeld))
+	}
+	a.token = token
+	return a.resume(ctx)
+}
+
+// Info is what stands in Redis for one name.
+type Info struct {
+	Held     bool          // whether somebody holds the lock, with this library or another
+	Token    string        // the holder's token, without metadata
+	Metadata string        // what the holder gave to WithMetadata
+	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
+	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record
+}
+
+// Inspect reads who holds the lock called name. What it says may be outdated when
+// it returns; use it to show and to debug, not to decide. It blocks as TryAcquire
+// does.
+func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
+	keys, err := lk.keysFor(name)
+	if err == nil {
+		var r inspectReply
+		if r, err = lk.inspect(ctx, keys); err == nil {
+			return r.info(), nil
+		}
+	}
+	return Info{}, &Error{Op: opInspect, Key: keys.lock, Err: err}
+}
+
+// WithLock runs fn while it holds the lock called name. It waits for the lock as
+// Acquire does, renews the lease every ttl/3 unless [WithoutWatchdog] is given,
+// and always releases it: when fn returns, fails, panics (the panic goes on) or
+// calls runtime.Goexit, and also when ctx has ended.
+//
+// fn's context is a child of ctx. It ends with cause [ErrLost] when the lock is
+// lost: fn should stop then, since somebody else may hold the lock.
+//
+// WithLock returns fn's error, joined with what the lock has to say: an error
+// that Is ErrLost if the lock was lost while fn ran, one that Is [ErrNotHeld] if
+// there was nothing left to release. Both say that the work may have run twice,
+// also where fn returned nil. If fn released the lock itself, that is no error.
+//
+// When ctx has ended, or fn panicked, the release is waited for 750 ms at most;
+// it then goes on in the background.
+func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, fn func(ctx context.Context, lock *Lock) error, opts ...AcquireOption) (err error) {
+	lock, err := lk.acquire(ctx, name, ttl, acquireOptions{watchdog: true}.with(opts))
+	if err != nil {
+		return err
+	}
+	held, cancel := lock.Context(ctx)
+	returned := false
+	defer func() {
+		cancel()
+		lost := lock.Err()
+		if errors.Is(lost, ErrReleased) || errors.Is(err, ErrLost) {
+			lost = nil // fn released it, or has said so itself
+		}
+		err = join(err, lost, lock.finish(ctx, returned))
+	}()
+	err = fn(held, lock)
+	returned = true
+	return err
+}
+
+// join is errors.Join, but leaves a single error as it is, so that fn's error
+// comes out unchanged.
+func join(errs ...error) (joined error) {
+	for _, err := range errs {
+		if joined == nil {
+			joined = err
+		} else if err != nil {
+			joined = errors.Join(joined, err)
+		}
+	}
+	return joined
+}
+
+// Lock is one acquisition of a lock. Its methods are safe for concurrent use.
+// Methods of a nil or zero Lock return errors and do not panic; only the Locker's
+// methods make one that holds anything.
+type Lock struct {
+	lk    *Locker
+	name  string
+	keys  lockKeys
+	token string
+	fence int64
+
+	// held ends when the lock does; its cause is why. It is nil in a zero Lock.
+	held context.Context
+	end  context.CancelCauseFunc
+
+	// extending lets one Extend through at a time.
+	extending chan struct{}
+	// changed wakes the watchdog when the TTL was changed.
+	changed chan struct{}
+	// stopRenewal ends the watchdog; it is nil without one.
+	stopRenewal context.CancelFunc
+
+	mu         sync.Mutex
+	lease      lease
+	ttl        time.Duration // what the watchdog renews with
+	confirmed  time.Time     // when the request was sent that set the lease last
+	floor      time.Duration // the shortest TTL that an unanswered Extend may still set
+	epoch      int           // counts Extends: a renewal that overlaps one proves nothing
+	expiry     *time.Timer   // ends the lock when the lease ends
+	renewal    error         // why the last renewal failed
+	release    *release      // the release under way, or the last one
+	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
+}
+
+// errNoLock is what a nil or zero Lock answers.
+var errNoLock = fmt.Errorf("%w: the Lock is nil or was not acquired", ErrNotHeld)
+
+func (l *Lock) none() bool { return l == nil || l.held == nil }
+
+// Name is the name the lock was acquired by.
+func (l *Lock) Name() string {
+	if l.none() {
+		return ""
+	}
+	return l.name
+}
+
+// Key is the Redis key of the lock: prefix + name.
+func (l *Lock) Key() string {
+	if l.none() {
+		return ""
+	}
+	return l.keys.lock
+}
+
+// Token is the random UUIDv4 of this acquisition. Whoever knows it can release
+// the lock or adopt it with [Locker.Resume]: treat it as a secret.
+func (l *Lock) Token() string {
+	if l.none() {
+		return ""
+	}
+	return l.token
+}
+
+// Fence is the fencing token of this acquisition: greater than that of every
+// earlier acquisition of the same name. A resource that remembers the greatest
+// fence it has seen, and refuses smaller ones, is safe from a holder that was
+// paused past its lease.
+func (l *Lock) Fence() int64 {
+	if l.none() {
+		return 0
+	}
+	return l.fence
+}
+
+// Until is when the lease ends on this process's clock, unless it is extended
+// before. It is earlier than the end of the lease in Redis by 1 % of the TTL and
+// 2 ms, counted from before the request was sent.
+func (l *Lock) Until() time.Time {
+	if l.none() {
+		return time.Time{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lease.until
+}
+
+// closed is the Done channel of a Lock that never held anything.
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Done is closed when the lock is released or lost, or its lease has ended on
+// this process's clock. It is final: a lock never comes back.
+func (l *Lock) Done() <-chan struct{} {
+	if l.none() {
+		return closed
+	}
+	return l.held.Done()
+}
+
+// Err is nil while the lock is held. After that it is an error that Is
+// [ErrReleased] or Is [ErrLost], and stays the same.
+func (l *Lock) Err() error {
+	if l.none() {
+		return &Error{Op: opHold, Err: errNoLock}
+	}
+	if l.held.Err() == nil && l.expired() { // the timer may be late, or stood still with the machine
+		l.lose(l.whyExpired())
+	}
+	return context.Cause(l.held)
+}
+
+// Context returns a child of parent that ends when the lock does, with Err() as
+// its cause. It ends before the lease can have ended in Redis. Call cancel when
+// it is no longer needed. It starts no goroutine.
+func (l *Lock) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	if err := l.Err(); err != nil {
+		cancel(err)
+		return ctx, func() { cancel(nil) }
+	}
+	stop := context.AfterFunc(l.held, func() { cancel(context.Cause(l.held)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// TTL asks Redis for the remaining lease. It returns [ErrNotHeld] if the key does
+// not hold this lock's token, and [ErrReleased] after Release. It blocks for one
+// round trip, or a few if they fail in transport, and returns within 50 ms of the
+// end of ctx.
+func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
+	if l.none() {
+		return 0, l.failed(opTTL, errNoLock)
+	}
+	if errors.Is(l.Err(), ErrReleased) {
+		return 0, l.failed(opTTL, ErrReleased)
+	}
+	r, err := l.lk.inspect(ctx, l.keys)
+	if err == nil && !r.heldBy(l.token) {
+		err = ErrNotHeld
+	}
+	if err != nil {
+		return 0, l.failed(opTTL, err)
+	}
+	return r.ttl(), nil
+}
+
+// warn logs what a person should look into.
+func (lk *Locker) warn(message string, l *Lock, err error) {
+	lk.opts.logger.Warn(message, "key", l.keys.lock, "token", shortToken(l.token), "fence", l.fence, "error", err)
+}
+
+func shortToken(token string) string {
+	return token[:min(len(token), 8)]
+}
+
+func (l *Lock) failed(op string, err error) error {
+	return &Error{Op: op, Key: l.Key(), Err: err}
+}

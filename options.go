@@ -1,0 +1,154 @@
+package redislock
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// MinTTL is the shortest lease that can be asked for. Below it the time that
+// clocks and the network need is no longer small against the lease.
+const MinTTL = 10 * time.Millisecond
+
+const (
+	defaultPrefix         = "lock:"
+	defaultFenceRetention = time.Hour
+	defaultPollInterval   = 5 * time.Second
+)
+
+// Option configures a [Locker].
+type Option func(*options)
+
+type options struct {
+	prefix         string
+	logger         *slog.Logger
+	fenceRetention time.Duration
+	pollInterval   time.Duration
+}
+
+func newOptions(opts []Option) options {
+	o := options{
+		prefix:         defaultPrefix,
+		logger:         slog.New(slog.DiscardHandler),
+		fenceRetention: defaultFenceRetention,
+		pollInterval:   defaultPollInterval,
+	}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+// WithPrefix sets what stands before every name in Redis. The default is
+// "lock:". Lockers exclude each other only if their prefix is the same. An empty
+// prefix is allowed: the key is then the name itself.
+func WithPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = prefix }
+}
+
+// WithLogger sets where warnings go; the default, and nil, is nowhere. A lost
+// lock, a release that finds nothing to release, and the begin of an outage
+// while waiting are warnings. Tokens are shortened to their first eight
+// characters, since a token is all that is needed to release a lock.
+func WithLogger(logger *slog.Logger) Option {
+	return func(o *options) {
+		if logger != nil {
+			o.logger = logger
+		}
+	}
+}
+
+// WithFenceRetention sets how long Redis keeps the record of a name's last
+// fencing token after the lock was last acquired or extended. The default is one
+// hour. Fencing tokens grow even if the clock of the Redis server is set back,
+// as long as it is set back by less than this. It panics unless d is positive.
+func WithFenceRetention(d time.Duration) Option {
+	mustBePositive("WithFenceRetention", d)
+	return func(o *options) { o.fenceRetention = d }
+}
+
+// WithPollInterval sets the longest time that a waiting Acquire goes without
+// asking Redis, whatever else it relies on. The default is five seconds. It
+// panics unless d is positive.
+func WithPollInterval(d time.Duration) Option {
+	mustBePositive("WithPollInterval", d)
+	return func(o *options) { o.pollInterval = d }
+}
+
+func mustBePositive(option string, d time.Duration) {
+	if d <= 0 {
+		panic(fmt.Sprintf("redislock: %s(%s): must be positive", option, d))
+	}
+}
+
+// AcquireOption configures one acquisition. It holds no state: the same value
+// may be used for any number of acquisitions, also at the same time.
+type AcquireOption func(*acquireOptions)
+
+type acquireOptions struct {
+	watchdog   bool
+	maxHold    time.Duration
+	hasMaxHold bool
+	metadata   string
+}
+
+func (o acquireOptions) with(opts []AcquireOption) acquireOptions {
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+func (o acquireOptions) check() error {
+	if o.hasMaxHold && o.maxHold <= 0 {
+		return fmt.Errorf("%w: a maximal hold of %s is not positive", ErrInvalidTTL, o.maxHold)
+	}
+	return nil
+}
+
+// WithWatchdog has a goroutine renew the lease every third of its TTL until the
+// lock is released or lost. It is the default in WithLock, and not in Acquire,
+// TryAcquire and Resume. The watchdog does not replace the check at release.
+func WithWatchdog() AcquireOption {
+	return func(o *acquireOptions) { o.watchdog = true }
+}
+
+// WithoutWatchdog leaves renewal to the caller ([Lock.Extend]).
+func WithoutWatchdog() AcquireOption {
+	return func(o *acquireOptions) { o.watchdog = false }
+}
+
+// WithMaxHold stops the watchdog d after the acquisition, so that a holder that
+// never comes to an end loses its lock within d + TTL. The default is no limit.
+// It has no effect without a watchdog. An acquisition with d <= 0 fails with
+// ErrInvalidTTL.
+func WithMaxHold(d time.Duration) AcquireOption {
+	return func(o *acquireOptions) { o.maxHold, o.hasMaxHold = d, true }
+}
+
+// WithMetadata keeps a text beside the token in Redis, for [Locker.Inspect] and
+// for people with redis-cli: who holds the lock. It may hold any bytes. Resume
+// ignores it and leaves the metadata as it stands.
+func WithMetadata(metadata string) AcquireOption {
+	return func(o *acquireOptions) { o.metadata = metadata }
+}
+
+// checkTTL is every method's check of a TTL, before any traffic.
+func checkTTL(ttl time.Duration) error {
+	if ttl < MinTTL {
+		return fmt.Errorf("%w: %s is below %s", ErrInvalidTTL, ttl, MinTTL)
+	}
+	return nil
+}
+
+// maxLease is where leases are cut off on the server. Redis itself refuses an
+// expiry that lies past the end of its 64-bit clock; a century is out of reach of
+// that, and of any program.
+const maxLease = 100 * 365 * 24 * time.Hour
+
+// milliseconds is d as Redis takes it, rounded up so that a lease is never
+// shorter than asked for.
+func milliseconds(d time.Duration) int64 {
+	d = min(d, maxLease)
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}

@@ -1,0 +1,185 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// newLock makes the handle of a lock that Redis has granted, and starts what
+// looks after it: a timer that ends it with its lease, and the watchdog if there
+// is to be one.
+func (lk *Locker) newLock(a *acquisition, fence int64, sent time.Time) *Lock {
+	l := &Lock{
+		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: fence,
+		extending: make(chan struct{}, 1),
+		changed:   make(chan struct{}, 1),
+		floor:     maxLease,
+	}
+	l.held, l.end = context.WithCancelCause(context.Background())
+	l.mu.Lock() // the timer may fire before it is assigned
+	defer l.mu.Unlock()
+	l.confirm(sent, a.ttl)
+	l.expiry = time.AfterFunc(l.untilNextLook(), l.look)
+	if a.opts.watchdog {
+		go l.watch(l.renewalContext(a.opts))
+	}
+	return l
+}
+
+// renewalContext ends when renewal is to stop: with the lock, when Release
+// begins, and at the maximal hold.
+func (l *Lock) renewalContext(opts acquireOptions) (ctx context.Context) {
+	if opts.hasMaxHold {
+		ctx, l.stopRenewal = context.WithTimeout(l.held, opts.maxHold)
+	} else {
+		ctx, l.stopRenewal = context.WithCancel(l.held)
+	}
+	return ctx
+}
+
+// confirm notes that Redis has set the lease to ttl with a request sent at sent.
+// An Extend whose reply was lost may be executed late and cut the lease down to
+// its own TTL, hence the floor.
+func (l *Lock) confirm(sent time.Time, ttl time.Duration) {
+	l.ttl, l.confirmed = ttl, sent
+	l.lease = leaseFrom(sent, min(ttl, l.floor))
+}
+
+// untilNextLook is when the timer looks at the lease again. It does so before
+// the end as well: after a machine was suspended, a timer is as late as the
+// monotonic clock, but the wall clock tells.
+func (l *Lock) untilNextLook() time.Duration {
+	return min(l.lease.left(time.Now()), max(time.Second, l.ttl/10))
+}
+
+// look ends the lock if its lease has ended, and else looks again later.
+func (l *Lock) look() {
+	if l.expired() {
+		l.lose(l.whyExpired())
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held.Err() == nil {
+		l.expiry.Reset(l.untilNextLook())
+	}
+}
+
+func (l *Lock) currentTTL() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
+}
+
+func (l *Lock) expired() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lease.left(time.Now()) <= 0
+}
+
+func (l *Lock) whyExpired() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewal != nil {
+		return "its lease ended, and renewing it failed: " + l.renewal.Error()
+	}
+	return "its lease ended"
+}
+
+// lose ends the lock, unless it has ended already.
+func (l *Lock) lose(why string) {
+	lost := l.failed(opHold, fmt.Errorf("%w: %s", ErrLost, why))
+	l.end(lost)
+	if context.Cause(l.held) != lost { //nolint:errorlint // asks whether this very error came first
+		return
+	}
+	l.expiry.Stop()
+	l.lk.warn("redislock: lock lost", l, lost)
+}
+
+// watch is the watchdog's goroutine.
+func (l *Lock) watch(ctx context.Context) {
+	var failures backoff
+	for {
+		timer := time.NewTimer(l.untilRenewal(&failures))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-l.changed:
+			timer.Stop()
+		case <-timer.C:
+			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) {
+				return // nothing is mended by trying again; the lease runs out
+			}
+		}
+	}
+}
+
+// untilRenewal is a third of the TTL after the last confirmation, or a growing
+// pause after a failure.
+func (l *Lock) untilRenewal(failures *backoff) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renewal != nil {
+		return failures.next()
+	}
+	*failures = backoff{}
+	return time.Until(l.confirmed.Add(min(l.ttl, l.floor) / 3))
+}
+
+// renew makes one attempt to renew the lease.
+func (l *Lock) renew(ctx context.Context) error {
+	r, ttl, epoch := l.renewalRequest()
+	if r.limit <= 0 {
+		return nil // over; the timer says so
+	}
+	c, reply, err := l.lk.ask(ctx, r)
+	if ctx.Err() != nil {
+		return nil // whatever came of it, it says nothing about a lock that is being released
+	}
+	var extended extendReply
+	if err == nil {
+		extended, err = parseExtend(reply)
+	}
+	if err == nil && !extended.held {
+		l.lose("the key does not hold its token any more")
+		return nil
+	}
+	l.renewed(c.sent, ttl, epoch, err)
+	return err
+}
+
+// renewalRequest never outlives the validity. It waits for a third of the TTL
+// only, so that there is time for another attempt if the reply is lost.
+func (l *Lock) renewalRequest() (r request, ttl time.Duration, epoch int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r = l.extendRequest(l.ttl, "grow")
+	r.limit = min(r.limit, l.ttl/3, l.lease.left(time.Now()))
+	return r, l.ttl, l.epoch
+}
+
+// renewed notes what an attempt came to. If an Extend has begun meanwhile, Redis
+// may have executed the two in either order, and only the Extend counts.
+func (l *Lock) renewed(sent time.Time, ttl time.Duration, epoch int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch != l.epoch || l.held.Err() != nil {
+		return
+	}
+	l.renewal = err
+	if err != nil {
+		return
+	}
+	before := l.lease
+	l.confirm(sent, ttl)
+	if before.until.After(l.lease.until) {
+		l.lease = before // the lease of a longer Extend goes on
+	}
+	l.expiry.Reset(l.untilNextLook())
+}
