@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,8 @@ type acquisition struct {
 	// unanswered are the requests that may have been, or may yet be, executed
 	// without our having seen the reply.
 	unanswered []*call
+	// queued says that a ticket may stand in the queue.
+	queued bool
 }
 
 // newAcquisition checks everything that can be checked without traffic.
@@ -50,49 +53,67 @@ func (a *acquisition) failed(err error) error {
 // outcome is what one request came to: a lock, or that somebody else holds it,
 // or an error.
 type outcome struct {
-	lock *Lock
-	left time.Duration // of the other holder's lease; negative without an end
-	err  error
+	lock   *Lock
+	left   time.Duration // of the other holder's lease; negative without an end
+	server int64         // time of the server, us
+	queued bool          // our ticket stands in the queue
+	err    error
 }
 
-// try makes one request.
+// try makes one request, without a ticket.
 func (a *acquisition) try(ctx context.Context) outcome {
-	c, reply, err := a.lk.ask(ctx, a.request())
-	if err == nil {
-		return a.read(c, reply)
-	}
-	if maybeExecuted(err) {
-		a.unanswered = append(a.unanswered, c)
-	}
-	return outcome{err: err}
+	c, reply, err := a.lk.ask(ctx, a.request("", 0))
+	return a.outcome(c, reply, err)
 }
 
-func (a *acquisition) request() request {
-	value := a.token
-	if a.opts.metadata != "" {
-		value += " " + a.opts.metadata
+// value is what the lock key will hold.
+func (a *acquisition) value() string {
+	if a.opts.metadata == "" {
+		return a.token
 	}
+	return a.token + " " + a.opts.metadata
+}
+
+func (a *acquisition) request(ticket string, place int64) request {
 	return request{
 		script: acquireScript,
-		keys:   []string{a.keys.lock, a.keys.fence},
-		args:   []any{a.token, value, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)},
-		limit:  replyLimit(a.ttl),
+		keys:   a.keys.all(),
+		args: []any{
+			a.token, a.value(), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl),
+			ticket, a.lk.queueLifetime(), place,
+		},
+		limit: replyLimit(a.ttl),
 	}
 }
 
-func (a *acquisition) read(c *call, reply []any) outcome {
-	r, err := parseAcquire(reply)
+func (a *acquisition) outcome(c *call, reply []any, err error) outcome {
+	var r acquireReply
+	if err == nil {
+		r, err = parseAcquire(reply)
+	} else if maybeExecuted(err) {
+		a.doubt(c)
+	}
 	switch {
 	case err != nil:
 		return outcome{err: err}
 	case !r.acquired:
-		return outcome{left: time.Duration(r.left) * time.Millisecond}
-	}
-	if leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0 {
-		a.unanswered = append(a.unanswered, c) // it stands in Redis, and must not stay
+		return outcome{left: r.left, server: r.server, queued: r.queued}
+	case leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0:
+		a.doubt(c) // it stands in Redis, and must not stay
 		return outcome{err: errLate}
 	}
 	return outcome{lock: a.lk.newLock(a, r.fence, c.sent)}
+}
+
+// doubt notes that the outcome of c is not known. Of those that have ended, one
+// stands for all, so that a long outage does not fill the memory.
+func (a *acquisition) doubt(c *call) {
+	ended := false
+	a.unanswered = slices.DeleteFunc(append(a.unanswered, c), func(c *call) bool {
+		again := ended && !c.underWay()
+		ended = ended || !c.underWay()
+		return again
+	})
 }
 
 // first tries until there is an answer, or a failure that repeating does not
@@ -103,6 +124,7 @@ func (a *acquisition) first(ctx context.Context) (out outcome) {
 			break
 		}
 	}
+	out.err = ended(ctx, out.err)
 	return out
 }
 
@@ -116,10 +138,14 @@ func worthRepeating(err error) bool {
 // gets no lock, also not one that Redis granted in a reply we did not see.
 func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock, error) {
 	if err == nil {
+		a.lk.lines.held(lock)
+		if len(a.unanswered) > 0 {
+			go a.settle(lock)
+		}
 		return lock, nil
 	}
-	if len(a.unanswered) > 0 {
-		a.lk.undo(ctx, a.keys, a.token, a.unanswered)
+	if a.queued || len(a.unanswered) > 0 {
+		a.undo(ctx)
 	}
 	return nil, a.failed(err)
 }

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -26,16 +27,17 @@ func replyLimit(ttl time.Duration) time.Duration {
 // the command up, at the latest after the socket's time-outs.
 type call struct {
 	sent  time.Time // before anything was written: leases are counted from here
-	done  chan struct{}
+	done  <-chan struct{}
 	reply []any // reply and err are set when done is closed
 	err   error
 }
 
 // start sends a request. It does not block.
 func (lk *Locker) start(ctx context.Context, r request) *call {
-	c := &call{sent: time.Now(), done: make(chan struct{})}
+	done := make(chan struct{})
+	c := &call{sent: time.Now(), done: done}
 	go func() {
-		defer close(c.done)
+		defer close(done)
 		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
 	}()
 	return c
@@ -43,7 +45,15 @@ func (lk *Locker) start(ctx context.Context, r request) *call {
 
 // ask sends a request and waits for its reply, for at most its limit and not
 // past the end of ctx. When it gives up, the call may still be executed.
+//
+// Under a ctx that never ends nobody is in a hurry: the time-outs of the client
+// are limit enough, and a goroutine is saved.
 func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
+	if ctx.Done() == nil {
+		c := &call{sent: time.Now(), done: closed}
+		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
+		return c, c.reply, c.err
+	}
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel() // also frees a command that still waits for a connection
 	c := lk.start(bounded, r)
@@ -51,13 +61,33 @@ func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
 	case <-c.done:
 	case <-bounded.Done():
 	}
+	reply, err := c.result(ctx, bounded, r.limit)
+	return c, reply, err
+}
+
+// result is what a call came to for one who waited until it was done or bounded
+// ended. A reply counts, also if ctx ended meanwhile.
+func (c *call) result(ctx, bounded context.Context, limit time.Duration) ([]any, error) {
 	select {
-	case <-c.done: // a reply counts, also if ctx ended meanwhile
-		return c, c.reply, plainError(ctx, c.err, r.limit)
+	case <-c.done:
+		return c.reply, plainError(ctx, c.err, limit)
 	default:
-		return c, nil, plainError(ctx, bounded.Err(), r.limit)
+		return nil, plainError(ctx, bounded.Err(), limit)
 	}
 }
+
+func (c *call) underWay() bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// answered tells whether the server has replied, so that the request cannot be
+// executed any more.
+func (c *call) answered() bool { return !c.underWay() && !maybeExecuted(c.err) }
 
 // plainError tells the end of the caller's ctx from the end of our own limit:
 // both arrive as a context error of the bounded ctx.
@@ -81,5 +111,18 @@ func (lk *Locker) persist(ctx context.Context, r request) (c *call, reply []any,
 			break
 		}
 	}
-	return c, reply, err
+	return c, reply, ended(ctx, err)
+}
+
+// ended makes the last failure of several tries a context error, if it was ctx that
+// ended them. (With ContextTimeoutEnabled, a time-out of the socket comes a moment
+// before the end of ctx.)
+func ended(ctx context.Context, err error) error {
+	if deadline, limited := ctx.Deadline(); limited && isTimeout(err) && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
+	if err == nil || ctx.Err() == nil || isContextError(err) || !isTransient(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", contextError(ctx), err)
 }

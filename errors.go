@@ -28,6 +28,7 @@ var (
 
 	// ErrLost is why a lock's context ended without Release: the lease could
 	// not be renewed in time, or Redis answered that the key is no longer ours.
+	// WithLock returns it when that happened while the function ran.
 	ErrLost = errors.New("lock was lost")
 
 	// ErrReleased is what a lock answers after its own Release succeeded.
@@ -44,7 +45,9 @@ var (
 
 // Error is what every method of this package returns: the operation, the Redis
 // key it was about, and the cause. Unwrap gives the cause, so errors.Is works
-// for the Err... values above, for context errors and for go-redis's errors.
+// for the Err... values above, for context errors and for go-redis's errors. A
+// request that Redis did not answer in the time given to it has a cause with a
+// method Timeout() bool, as in package net, and is no context error.
 type Error struct {
 	Op  string // "acquire", "extend", "release", "resume", "inspect", "ttl", "hold"
 	Key string // prefix + name
@@ -139,6 +142,17 @@ func hasState(answer error, states ...string) bool {
 		}
 	}
 	return false
+}
+
+// maybeLate tells whether a request that ended in err can still be executed at any
+// time: nobody has seen its connection end.
+func maybeLate(err error) bool {
+	return maybeExecuted(err) && (isContextError(err) || isTimeout(err))
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // maybeExecuted tells whether a request that ended in err can have been executed

@@ -12,9 +12,9 @@ import (
 // It returns [ErrNotHeld] if the lock was lost, expired, deleted or taken over,
 // [ErrReleased] after Release has begun, and [ErrInvalidTTL] for a ttl below
 // [MinTTL]; in each of these cases nothing is written. It never recreates a key.
-// It blocks for one round trip, or a few if they fail in transport (the lock then
-// goes on with what remains of its lease, or with ttl if that is shorter), and
-// returns within 50 ms of the end of ctx. Extends of one lock are made one after
+// It blocks for one round trip, or three if they fail in transport (see
+// [Locker.Acquire]; the lock then goes on with what remains of its lease, or with
+// ttl if that is shorter), and returns within 50 ms of the end of ctx. Extends of one lock are made one after
 // another.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if l.none() {
@@ -87,7 +87,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 		if err = failure; err == nil {
 			return l.extended(c.sent, ttl, reply)
 		}
-		if maybeExecuted(err) {
+		if maybeLate(err) {
 			l.mu.Lock()
 			l.floor = min(l.floor, ttl)
 			l.mu.Unlock()
@@ -96,7 +96,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 			break
 		}
 	}
-	return err
+	return ended(ctx, err)
 }
 
 func (l *Lock) extended(sent time.Time, ttl time.Duration, reply []any) error {

@@ -8,17 +8,30 @@ import (
 
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo.
-func (a *acquisition) resume(ctx context.Context) (*Lock, error) {
+func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 	r := request{
 		script: extendScript,
 		keys:   []string{a.keys.lock, a.keys.fence},
 		args:   []any{a.token, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl), "set"},
 		limit:  replyLimit(a.ttl),
 	}
-	c, reply, err := a.lk.persist(ctx, r)
-	if err != nil {
-		return nil, a.failed(err)
+	late := false
+	for range attempts(ctx) {
+		c, reply, err := a.lk.ask(ctx, r)
+		if err == nil {
+			return a.resumed(c, reply, late)
+		}
+		late = late || maybeLate(err)
+		if failure = err; !isTransient(err) {
+			break
+		}
 	}
+	return nil, a.failed(ended(ctx, failure))
+}
+
+// resumed: late says that an earlier try may yet be executed, and set the lease to
+// its TTL once more.
+func (a *acquisition) resumed(c *call, reply []any, late bool) (*Lock, error) {
 	extended, err := parseExtend(reply)
 	switch {
 	case err != nil:
@@ -28,13 +41,18 @@ func (a *acquisition) resume(ctx context.Context) (*Lock, error) {
 	case leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0:
 		return nil, a.failed(errLate)
 	}
-	return a.lk.newLock(a, extended.fence, c.sent), nil
+	lock := a.lk.newLock(a, extended.fence, c.sent)
+	if late {
+		lock.floor = a.ttl
+	}
+	a.lk.lines.held(lock)
+	return lock, nil
 }
 
 func (lk *Locker) inspect(ctx context.Context, keys lockKeys) (r inspectReply, err error) {
 	_, reply, err := lk.persist(ctx, request{
 		script: inspectScript,
-		keys:   []string{keys.lock, keys.fence},
+		keys:   keys.all(),
 		limit:  replyLimit(0),
 	})
 	if err != nil {
@@ -52,10 +70,10 @@ func (r inspectReply) ttl() time.Duration {
 
 func (r inspectReply) info() Info {
 	if r.left == -2 {
-		return Info{Fence: r.fence}
+		return Info{Fence: r.fence, Waiters: int(r.queue)}
 	}
 	token, metadata, _ := strings.Cut(r.value, " ")
-	return Info{Held: true, Token: token, Metadata: metadata, TTL: r.ttl(), Fence: r.fence}
+	return Info{Held: true, Token: token, Metadata: metadata, TTL: r.ttl(), Fence: r.fence, Waiters: int(r.queue)}
 }
 
 func (r inspectReply) heldBy(token string) bool {

@@ -12,7 +12,10 @@ import (
 type lockKeys struct {
 	lock  string // string: the token, or token + space + metadata
 	fence string // string: the last fencing token
+	queue string // sorted set: tickets of waiting processes, by arrival
 }
+
+func (k lockKeys) all() []string { return []string{k.lock, k.fence, k.queue} }
 
 var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way to keep the lock's keys in one slot")
 
@@ -24,11 +27,32 @@ func (lk *Locker) keysFor(name string) (lockKeys, error) {
 	if name == "" {
 		return lockKeys{lock: key}, fmt.Errorf("%w: it is empty", ErrInvalidName)
 	}
+	if ambiguous(key, lk.opts.prefix) {
+		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errAmbiguous)
+	}
 	base, sameSlot := companionBase(key)
 	if _, cluster := lk.client.(*redis.ClusterClient); cluster && !sameSlot {
 		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
 	}
-	return lockKeys{lock: key, fence: base + ":fence"}, nil
+	return lockKeys{lock: key, fence: base + ":fence", queue: base + ":queue"}, nil
+}
+
+var errAmbiguous = errors.New("the keys that belong to it can be those of another name")
+
+// ambiguous tells whether a key, or one that belongs to it, can be one that belongs
+// to another name with the same prefix. That takes a hash tag in the name, or an
+// empty prefix.
+func ambiguous(key, prefix string) bool {
+	for _, suffix := range []string{":fence", ":queue"} {
+		base, found := strings.CutSuffix(key, suffix)
+		if found && hasHashTag(base) && len(base) > len(prefix) {
+			return true // "{t}:fence" belongs to "{t}"
+		}
+	}
+	inner, opened := strings.CutPrefix(key, "{")
+	inner, closed := strings.CutSuffix(inner, "}")
+	return opened && closed && hasHashTag(key) && !hasHashTag(inner) && // "{x}:fence" belongs to "x" and "{x}"
+		len(inner) > len(prefix) && strings.HasPrefix(inner, prefix)
 }
 
 // companionBase is what the names of the companion keys begin with, and whether

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,12 +22,19 @@ type Client interface {
 }
 
 // Locker acquires locks on one Redis. It is safe for concurrent use and needs no
-// closing: it owns no connection, and goroutines only while a lock is held with a
-// watchdog, a call is under way, or an abandoned acquisition is being undone.
+// closing. It has goroutines and a connection of its own only for a time: a
+// goroutine for each lock held with a watchdog; one for each request under way,
+// which may stay in the socket until the client's time-outs when its caller has
+// left; one for a release or an undoing that goes on in the background, for 15
+// seconds at most; and, while somebody waits and up to 4 seconds longer, one with
+// the connection on which Redis tells who has the lock next.
 type Locker struct {
 	client Client
 	opts   options
 	lines  lines
+	inbox  inbox
+
+	undoSlots chan struct{} // one for each look of an undoing
 }
 
 // New returns a Locker on client. It sends nothing. It panics if client is nil,
@@ -39,7 +47,9 @@ func New(client Client, opts ...Option) *Locker {
 	if _, ring := client.(*redis.Ring); ring {
 		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
 	}
-	return &Locker{client: client, opts: newOptions(opts)}
+	lk := &Locker{client: client, opts: newOptions(opts), undoSlots: make(chan struct{}, undoSlots)}
+	lk.inbox.init(lk)
+	return lk
 }
 
 func isNil(client Client) bool {
@@ -53,20 +63,28 @@ func isNil(client Client) bool {
 // fenceRetention is how long the fence's record is kept, in ms: never shorter
 // than the lease.
 func (lk *Locker) fenceRetention(ttl time.Duration) int64 {
-	return milliseconds(max(lk.opts.fenceRetention, ttl))
+	return milliseconds(max(lk.opts.fenceRetention, min(ttl, maxLease)+time.Second))
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
-// somebody else holds it, until ctx ends. Goroutines of one Locker that wait for
-// the same name are served in the order of their calls.
+// somebody else holds it, until ctx ends. Those who wait are served first come,
+// first served: goroutines of one Locker in the order of their calls, and Lockers
+// (processes) in turns. The lock is handed over by the release itself, without
+// polling; what that cannot see (a lock that was deleted by hand, a lost message)
+// is found when the holder's lease ends or by asking again, once in a poll
+// interval ([WithPollInterval]). Where Redis does not allow subscriptions, waiting
+// is by polling, after 10 to 500 ms.
 //
 // ctx limits the waiting, not the holding: the lock stays when ctx ends later.
 // Acquire returns within 50 ms of the end of ctx, with an error that Is ctx.Err()
 // and, if the last answer was that somebody else holds the lock, Is also
-// [ErrNotAcquired]. The first request is repeated a few times if it fails in
-// transport, then its error is returned; errors of the server (wrong type, no
-// permission, out of memory, read-only) are returned at once. While already
-// waiting, Acquire waits out outages as well, until ctx ends.
+// [ErrNotAcquired]. A first request that fails in transport is made three times,
+// each waiting for at most the TTL (but 1 s at least and 5 s at most) or as long as
+// the client's time-outs say, then its error is returned. Errors of the server
+// (wrong type, no permission, out of memory, read-only) are returned at once.
+// While already waiting, Acquire waits out outages as well, until ctx ends. A ttl
+// below [MinTTL] gives [ErrInvalidTTL] and an empty name [ErrInvalidName], without
+// any traffic.
 //
 // Whenever an error is returned, no lock is left behind: what a lost or late
 // request may have acquired is released in the background, within 15 seconds.
@@ -79,21 +97,15 @@ func (lk *Locker) acquire(ctx context.Context, name string, ttl time.Duration, o
 	if err != nil {
 		return nil, err
 	}
-	if !lk.lines.occupied(a.keys.lock) {
-		out := a.first(ctx)
-		if out.lock != nil || out.err != nil {
-			return a.finish(ctx, out.lock, out.err)
-		}
-	}
 	lock, err := a.wait(ctx)
 	return a.finish(ctx, lock, err)
 }
 
 // TryAcquire acquires the lock called name with a lease of ttl, or returns
-// [ErrNotAcquired] if somebody else holds it. It never waits for a holder; it
-// blocks for one round trip, or a few if they fail in transport, and returns
-// within 50 ms of the end of ctx. As with Acquire, an error means that no lock is
-// left behind.
+// [ErrNotAcquired] if somebody else holds it or has waited for it longer. It never
+// waits for a holder: it blocks for one round trip, or three if they fail in
+// transport (see Acquire), and returns within 50 ms of the end of ctx. As with
+// Acquire, an error means that no lock is left behind.
 func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	a, err := lk.newAcquisition(ctx, opAcquire, name, ttl, acquireOptions{}.with(opts))
 	if err != nil {
@@ -109,17 +121,19 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // Resume adopts a lock that was acquired elsewhere, by its token: for work that
 // is handed to another process. It sets the lease to ttl from now, and never
 // creates a lock: if the key does not hold the token (any more), it returns
-// [ErrNotHeld]. Both handles are then valid for their own time; whoever hands a
-// lock over should stop using its own.
+// [ErrNotHeld]. Whoever hands a lock over must stop using its own handle before:
+// that one does not learn that the lease was set anew, perhaps to less, nor that
+// the lock was released.
 //
-// It blocks as TryAcquire does. On error the lock is left as it is.
+// It blocks as TryAcquire does, and has its errors for bad arguments. On error the
+// lock is left to its lease.
 func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	a, err := lk.newAcquisition(ctx, opResume, name, ttl, acquireOptions{}.with(opts))
 	if err != nil {
 		return nil, err
 	}
-	if token == "" {
-		return nil, a.failed(fmt.Errorf("%w: the token is empty", ErrNotHeld))
+	if token == "" || strings.Contains(token, " ") {
+		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
 	a.token = token
 	return a.resume(ctx)
@@ -131,6 +145,7 @@ type Info struct {
 	Token    string        // the holder's token, without metadata
 	Metadata string        // what the holder gave to WithMetadata
 	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
+	Waiters  int           // processes that wait in the queue; those that poll are not counted
 	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record
 }
 
@@ -156,13 +171,16 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 // fn's context is a child of ctx. It ends with cause [ErrLost] when the lock is
 // lost: fn should stop then, since somebody else may hold the lock.
 //
-// WithLock returns fn's error, joined with what the lock has to say: an error
+// If the lock cannot be acquired, fn is not called, and the error is Acquire's.
+// Else WithLock returns fn's error, joined with what the lock has to say: an error
 // that Is ErrLost if the lock was lost while fn ran, one that Is [ErrNotHeld] if
 // there was nothing left to release. Both say that the work may have run twice,
-// also where fn returned nil. If fn released the lock itself, that is no error.
+// also where fn returned nil. Ask for them before you ask for context errors: an fn
+// that returns ctx.Err() after a loss makes the joined error Is context.Canceled
+// too. If fn released the lock itself, that is no error.
 //
-// When ctx has ended, or fn panicked, the release is waited for 750 ms at most;
-// it then goes on in the background.
+// The release blocks as [Lock.Release] does. When ctx has ended, or fn panicked, it
+// is waited for 750 ms at most, and then goes on in the background.
 func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, fn func(ctx context.Context, lock *Lock) error, opts ...AcquireOption) (err error) {
 	lock, err := lk.acquire(ctx, name, ttl, acquireOptions{watchdog: true}.with(opts))
 	if err != nil {
@@ -272,7 +290,8 @@ func (l *Lock) Fence() int64 {
 
 // Until is when the lease ends on this process's clock, unless it is extended
 // before. It is earlier than the end of the lease in Redis by 1 % of the TTL and
-// 2 ms, counted from before the request was sent.
+// 2 ms, counted from before the request was sent. An Extend to a shorter TTL brings
+// it forward as soon as it begins. Of a lock that has ended it is the last one.
 func (l *Lock) Until() time.Time {
 	if l.none() {
 		return time.Time{}
@@ -299,7 +318,8 @@ func (l *Lock) Done() <-chan struct{} {
 }
 
 // Err is nil while the lock is held. After that it is an error that Is
-// [ErrReleased] or Is [ErrLost], and stays the same.
+// [ErrReleased] or Is [ErrLost], and stays the same. It sends nothing. Of a nil or
+// zero Lock it Is [ErrNotHeld].
 func (l *Lock) Err() error {
 	if l.none() {
 		return &Error{Op: opHold, Err: errNoLock}
@@ -311,8 +331,10 @@ func (l *Lock) Err() error {
 }
 
 // Context returns a child of parent that ends when the lock does, with Err() as
-// its cause. It ends before the lease can have ended in Redis. Call cancel when
-// it is no longer needed. It starts no goroutine.
+// its cause. It ends before the lease can have ended in Redis, if the clocks of
+// both run at the same speed within 1 %. (After a machine was suspended it ends up
+// to a second later than that, or a tenth of the TTL if that is longer; Err knows
+// at once.) Call cancel when it is no longer needed.
 func (l *Lock) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if err := l.Err(); err != nil {
@@ -327,9 +349,10 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 }
 
 // TTL asks Redis for the remaining lease. It returns [ErrNotHeld] if the key does
-// not hold this lock's token, and [ErrReleased] after Release. It blocks for one
-// round trip, or a few if they fail in transport, and returns within 50 ms of the
-// end of ctx.
+// not hold this lock's token, and [ErrReleased] after Release. A lock that is lost
+// here, since its time was over, may still have a lease there. It is -1 ns if the
+// key was made to have no expiry. It blocks for one round trip, or three if they
+// fail in transport, and returns within 50 ms of the end of ctx.
 func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if l.none() {
 		return 0, l.failed(opTTL, errNoLock)

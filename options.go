@@ -16,7 +16,7 @@ const (
 	defaultPollInterval   = 5 * time.Second
 )
 
-// Option configures a [Locker].
+// Option configures a [Locker]. A nil Option does nothing.
 type Option func(*options)
 
 type options struct {
@@ -34,7 +34,9 @@ func newOptions(opts []Option) options {
 		pollInterval:   defaultPollInterval,
 	}
 	for _, opt := range opts {
-		opt(&o)
+		if opt != nil {
+			opt(&o)
+		}
 	}
 	return o
 }
@@ -61,14 +63,17 @@ func WithLogger(logger *slog.Logger) Option {
 // WithFenceRetention sets how long Redis keeps the record of a name's last
 // fencing token after the lock was last acquired or extended. The default is one
 // hour. Fencing tokens grow even if the clock of the Redis server is set back,
-// as long as it is set back by less than this. It panics unless d is positive.
+// as long as it is set back by less than this. The record is never kept shorter
+// than the lease. It panics unless d is positive.
 func WithFenceRetention(d time.Duration) Option {
 	mustBePositive("WithFenceRetention", d)
 	return func(o *options) { o.fenceRetention = d }
 }
 
-// WithPollInterval sets the longest time that a waiting Acquire goes without
-// asking Redis, whatever else it relies on. The default is five seconds. It
+// WithPollInterval sets the longest time that the first of those who wait for a
+// name goes without asking Redis, whatever pushes it expects. The default is five
+// seconds. It is how long a waiter may take to notice what nobody tells it: a lock
+// that was deleted by hand or released by another library, a lost message. It
 // panics unless d is positive.
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
@@ -82,7 +87,8 @@ func mustBePositive(option string, d time.Duration) {
 }
 
 // AcquireOption configures one acquisition. It holds no state: the same value
-// may be used for any number of acquisitions, also at the same time.
+// may be used for any number of acquisitions, also at the same time. A nil one does
+// nothing.
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
@@ -94,7 +100,9 @@ type acquireOptions struct {
 
 func (o acquireOptions) with(opts []AcquireOption) acquireOptions {
 	for _, opt := range opts {
-		opt(&o)
+		if opt != nil {
+			opt(&o)
+		}
 	}
 	return o
 }
@@ -118,9 +126,9 @@ func WithoutWatchdog() AcquireOption {
 	return func(o *acquireOptions) { o.watchdog = false }
 }
 
-// WithMaxHold stops the watchdog d after the acquisition, so that a holder that
-// never comes to an end loses its lock within d + TTL. The default is no limit.
-// It has no effect without a watchdog. An acquisition with d <= 0 fails with
+// WithMaxHold stops the watchdog d after the lock was granted, so that a holder
+// that never comes to an end loses its lock within d + TTL. The default is no
+// limit. It stops neither Extend nor anything of a lock without a watchdog. An acquisition with d <= 0 fails with
 // ErrInvalidTTL.
 func WithMaxHold(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.maxHold, o.hasMaxHold = d, true }
@@ -131,6 +139,13 @@ func WithMaxHold(d time.Duration) AcquireOption {
 // ignores it and leaves the metadata as it stands.
 func WithMetadata(metadata string) AcquireOption {
 	return func(o *acquireOptions) { o.metadata = metadata }
+}
+
+// queueLifetime is for how long, in ms, the queue of a name stays after the last
+// change. Everybody in it asks again within a poll interval, and that of another
+// Locker may be longer than ours: hence ten minutes at least.
+func (lk *Locker) queueLifetime() int64 {
+	return milliseconds(max(10*time.Minute, min(lk.opts.pollInterval, maxLease/3)*3))
 }
 
 // checkTTL is every method's check of a TTL, before any traffic.

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -17,35 +18,55 @@ const (
 
 // Release frees the lock, if the key still holds its token; else it returns
 // [ErrNotHeld] and logs a warning, since the work may have run twice. On a lock
-// that is lost it still frees a key that is ours, and then returns nil.
+// that is lost it still frees a key that is ours, and then returns nil. The lock
+// goes to the one who has waited longest, in the same request.
+//
+// Renewal stops as soon as Release begins, and stays stopped if it fails. A request
+// whose reply is lost is made three times, each waiting as long as the client's
+// time-outs say. If the reply was lost and a later try finds nothing, the first has
+// done the work.
 //
 // The release is made whatever becomes of ctx, also when ctx has ended before:
 // Release then returns within 50 ms, with the result if there is one by then, and
 // else with an error that Is ctx.Err() while the release goes on in the
-// background for 15 seconds at most. A request whose reply is lost is repeated a
-// few times.
+// background.
 //
-// A Release that failed (not with ErrNotHeld) can be called again. After one that
-// succeeded it returns [ErrReleased]. Of several at the same time one succeeds.
+// A Release that failed can be called again, but for ErrNotHeld, which is final.
+// After one that succeeded it returns [ErrReleased]. Of several at the same time
+// one succeeds.
 func (l *Lock) Release(ctx context.Context) error {
 	if l.none() {
 		return l.failed(opRelease, errNoLock)
 	}
-	return l.await(ctx, l.beginRelease(ctx), ctx.Done(), releaseGrace)
+	return l.await(ctx, ctx.Done(), releaseGrace)
 }
 
 // finish is WithLock's release. It has until finishGrace after the end of ctx, or
 // from now if fn did not return.
 func (l *Lock) finish(ctx context.Context, returned bool) error {
-	r := l.beginRelease(ctx)
 	hurry := ctx.Done()
 	if !returned {
 		hurry = closed
 	}
-	if err := l.await(ctx, r, hurry, finishGrace); !errors.Is(err, ErrReleased) {
-		return err
+	err := l.await(ctx, hurry, finishGrace)
+	switch {
+	case errors.Is(err, ErrReleased):
+		return nil // fn has released it
+	case err != nil && !errors.Is(err, ErrNotHeld):
+		go l.releaseLater(ctx)
 	}
-	return nil // fn has released it
+	return err
+}
+
+// releaseLater goes on where a release fails and nobody can try it again.
+func (l *Lock) releaseLater(ctx context.Context) {
+	l.mu.Lock()
+	r := l.release
+	l.mu.Unlock()
+	<-r.done
+	if !r.final() {
+		l.lk.undo(ctx, l.keys, l.token, "", nil)
+	}
 }
 
 // release is one series of tries to release a lock. It runs by itself, so that
@@ -74,24 +95,46 @@ func (r *release) final() bool {
 	return !r.underWay() && (r.err == nil || errors.Is(r.err, ErrNotHeld))
 }
 
-// beginRelease stops the watchdog and starts releasing, unless that is under way
-// or done.
-func (l *Lock) beginRelease(ctx context.Context) *release {
+// releasing tells whether a release has begun, and perhaps ended.
+func (l *Lock) releasing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.release != nil
+}
+
+// startRelease has the lock released, unless that is under way or done. A caller
+// who is in no hurry may as well do it himself.
+func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) *release {
+	r, begun := l.beginRelease()
+	switch {
+	case !begun:
+	case hurry == nil:
+		l.run(ctx, r)
+	default:
+		go l.run(context.WithoutCancel(ctx), r)
+	}
+	return r
+}
+
+// beginRelease stops the watchdog and begins a release, unless one is under way or
+// was final.
+func (l *Lock) beginRelease() (r *release, begun bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.release != nil && (l.release.underWay() || l.release.final()) {
-		return l.release
+		return l.release, false
 	}
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}
 	l.release = &release{done: make(chan struct{})}
-	go l.run(context.WithoutCancel(ctx), l.release)
-	return l.release
+	return l.release, true
 }
 
-// await waits for the result, until grace after hurry.
-func (l *Lock) await(ctx context.Context, r *release, hurry <-chan struct{}, grace time.Duration) error {
+// await releases and waits for the result, until grace after hurry, which may be
+// nil.
+func (l *Lock) await(ctx context.Context, hurry <-chan struct{}, grace time.Duration) error {
+	r := l.startRelease(ctx, hurry)
 	select {
 	case <-r.done:
 	case <-hurry:
@@ -131,10 +174,10 @@ func (l *Lock) result(r *release) error {
 func (l *Lock) run(ctx context.Context, r *release) {
 	defer close(r.done)
 	for range attempts(ctx) {
-		valid := !l.expired()
-		_, reply, err := l.lk.ask(ctx, l.lk.releaseRequest(l.keys, l.token, replyLimit(l.currentTTL())))
+		valid := l.held.Err() == nil && !l.expired()
+		found, err := l.requestRelease(ctx)
 		if err == nil {
-			r.err = l.released(reply)
+			r.err = l.released(found)
 			return
 		}
 		r.err = err
@@ -146,12 +189,8 @@ func (l *Lock) run(ctx context.Context, r *release) {
 }
 
 // released ends the lock after an answer of Redis.
-func (l *Lock) released(reply []any) error {
-	found, err := parseRelease(reply)
-	switch {
-	case err != nil:
-		return err
-	case found || l.sentInTime:
+func (l *Lock) released(found bool) error {
+	if found || l.sentInTime {
 		// If nothing was found, an earlier try did the work. It was sent while the
 		// lease was valid, so nobody else can have held the lock before. A record of
 		// released tokens in Redis would tell for sure, but every release would pay
@@ -165,6 +204,49 @@ func (l *Lock) released(reply []any) error {
 	return ErrNotHeld
 }
 
-func (lk *Locker) releaseRequest(keys lockKeys, token string, limit time.Duration) request {
-	return request{script: releaseScript, keys: []string{keys.lock}, args: []any{token}, limit: limit}
+// requestRelease makes one request to release the lock, and brings along the next
+// one that waits in this process. It reports whether there was something to
+// release.
+func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
+	next, ticket := l.lk.lines.bring(l)
+	c, reply, err := l.lk.ask(ctx, l.lk.releaseRequest(l.keys, l.token, ticket, "", replyLimit(l.currentTTL())))
+	var r releaseReply
+	if err == nil {
+		r, err = parseRelease(reply)
+	}
+	if next != nil {
+		l.lk.tell(ctx, next, c, r, err)
+	}
+	return r.found, err
+}
+
+// tell the next one what became of it. If it is not there any more, what has been
+// done for it has to be undone.
+func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseReply, err error) {
+	left, lock := lk.lines.brought(next, c, r, err)
+	if !left || r.next == nextNone && !maybeExecuted(err) {
+		return
+	}
+	a := *next.a // its own goroutine may still read the original
+	a.unanswered = append(slices.Clone(a.unanswered), c)
+	if lock == nil {
+		a.undo(ctx)
+	} else {
+		go a.settle(lock)
+	}
+}
+
+// releaseRequest releases what token holds. ticket is that of the next one in this
+// process, own the one that token may have in the queue; both may be empty.
+func (lk *Locker) releaseRequest(keys lockKeys, token, ticket, own string, limit time.Duration) request {
+	lifetime := lk.queueLifetime()
+	if !hasInbox(ticket) {
+		lifetime = 0 // nobody could be told: not to be queued
+	}
+	return request{
+		script: releaseScript,
+		keys:   keys.all(),
+		args:   []any{token, ticket, lifetime, milliseconds(lk.opts.fenceRetention), own},
+		limit:  limit,
+	}
 }

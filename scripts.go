@@ -2,12 +2,14 @@ package redislock
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // the name Redis gives to a script, not a matter of security
+	"crypto/sha1" // the name Redis gives to a script, not a matter of security
 	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,6 +19,8 @@ import (
 var (
 	//go:embed lua/common.lua
 	commonSource string
+	//go:embed lua/queue.lua
+	queueSource string
 	//go:embed lua/acquire.lua
 	acquireSource string
 	//go:embed lua/extend.lua
@@ -26,10 +30,10 @@ var (
 	//go:embed lua/inspect.lua
 	inspectSource string
 
-	acquireScript = newScript(acquireSource)
-	extendScript  = newScript(extendSource)
-	releaseScript = newScript(releaseSource)
-	inspectScript = newScript(inspectSource)
+	acquireScript = newScript(commonSource, queueSource, acquireSource)
+	extendScript  = newScript(commonSource, extendSource)
+	releaseScript = newScript(commonSource, queueSource, releaseSource)
+	inspectScript = newScript(commonSource, inspectSource)
 )
 
 // script is a Lua script and the name that Redis knows it by.
@@ -38,9 +42,9 @@ type script struct {
 	sha    string
 }
 
-func newScript(source string) *script {
-	source = withoutComments(commonSource + source)
-	sum := sha1.Sum([]byte(source)) //nolint:gosec // see the import
+func newScript(parts ...string) *script {
+	source := withoutComments(strings.Join(parts, ""))
+	sum := sha1.Sum([]byte(source))
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
 }
 
@@ -102,19 +106,24 @@ func isNoScript(err error) bool {
 
 type acquireReply struct {
 	acquired bool
-	fence    int64 // if acquired
-	left     int64 // else: the holder's remaining lease in ms, -1 without an end
+	fence    int64         // if acquired
+	left     time.Duration // else: of the holder's lease; negative without an end
+	server   int64         // time of the server, us
+	queued   bool          // the ticket stands in the queue
 }
 
 func parseAcquire(reply []any) (r acquireReply, err error) {
-	n, err := integers(reply, 2)
+	n, err := integers(reply, 3)
 	if err != nil {
 		return r, err
 	}
 	if n[0] == 1 {
-		return acquireReply{acquired: true, fence: n[1]}, nil
+		return acquireReply{acquired: true, fence: n[1], server: n[2]}, nil
 	}
-	return acquireReply{left: n[1]}, nil
+	if n, err = integers(reply, 4); err != nil {
+		return r, err
+	}
+	return acquireReply{left: time.Duration(n[1]) * time.Millisecond, server: n[2], queued: n[3] == 1}, nil
 }
 
 type extendReply struct {
@@ -133,44 +142,82 @@ func parseExtend(reply []any) (r extendReply, err error) {
 	return extendReply{held: true, fence: n[1]}, nil
 }
 
-func parseRelease(reply []any) (released bool, err error) {
+// What became of the ticket that a release brought along.
+const (
+	nextNone    = 0 // nothing: the lock is free, or was not the caller's
+	nextGranted = 1 // it has the lock
+	nextQueued  = 2 // somebody else has it, the ticket is in the queue
+	nextPassed  = 3 // somebody else has it, the ticket could not be queued
+)
+
+type releaseReply struct {
+	found  bool // the key held the token
+	next   int64
+	fence  int64         // of the next one, if granted
+	left   time.Duration // lease of the one who has the lock now, if it is another
+	server int64         // time of the server, us
+}
+
+func parseRelease(reply []any) (r releaseReply, err error) {
 	n, err := integers(reply, 1)
-	return err == nil && n[0] == 1, err
+	if err != nil || n[0] == 0 {
+		return r, err
+	}
+	if n, err = integers(reply, 2); err != nil {
+		return r, err
+	}
+	r = releaseReply{found: true, next: n[1]}
+	if r.next == nextNone {
+		return r, nil
+	}
+	if n, err = integers(reply, 4); err != nil {
+		return r, err
+	}
+	r.fence, r.left, r.server = n[2], time.Duration(n[2])*time.Millisecond, n[3]
+	return r, nil
 }
 
 type inspectReply struct {
 	value string
 	left  int64 // ms; -1 without an end, -2 not held
 	fence int64
+	queue int64 // number of tickets
 }
 
 func parseInspect(reply []any) (r inspectReply, err error) {
-	if len(reply) < 3 {
+	if len(reply) == 0 {
 		return r, unexpected(reply)
 	}
 	value, ok := reply[0].(string)
 	if !ok {
 		return r, unexpected(reply)
 	}
-	n, err := integers(reply[1:], 2)
+	n, err := integers(reply[1:], 3)
 	if err != nil {
 		return r, err
 	}
-	return inspectReply{value: value, left: n[0], fence: n[1]}, nil
+	return inspectReply{value: value, left: n[0], fence: n[1], queue: n[2]}, nil
 }
 
-// integers reads the first n elements of a reply.
+// integers reads the first n elements of a reply, which are numbers or their text.
 func integers(reply []any, n int) ([]int64, error) {
 	if len(reply) < n {
 		return nil, unexpected(reply)
 	}
 	out := make([]int64, n)
 	for i := range out {
-		v, ok := reply[i].(int64)
-		if !ok {
+		switch v := reply[i].(type) {
+		case int64:
+			out[i] = v
+		case string:
+			parsed, err := strconv.ParseInt(v, 10, 64)
+			if err != nil {
+				return nil, unexpected(reply)
+			}
+			out[i] = parsed
+		default:
 			return nil, unexpected(reply)
 		}
-		out[i] = v
 	}
 	return out, nil
 }

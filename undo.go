@@ -2,61 +2,138 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
+// Undoing looks at Redis at once, and then after pauses that double from
+// undoPause, until undoBound after the first look.
 const (
-	undoBound   = 15 * time.Second       // beyond every default time-out of go-redis
-	undoConfirm = 100 * time.Millisecond // before the last look
+	undoPause = 50 * time.Millisecond
+	undoBound = 15 * time.Second // beyond every default time-out of go-redis
+	undoLimit = time.Second      // of one look
+	undoSlots = 8                // looks at a time: a server that shuts down cancels everything at once
 )
 
-// undo releases in the background what the unanswered requests of a failed
-// acquisition may have brought about. The first try is made at once and not after
-// those requests, since their connection may be stuck while others work. But a
-// request that is still under way can be executed after that try, so there is a
-// second one when all have ended; and one that ended in an error may still lie in
-// the socket of a server that stood still, so there is a third a little later.
-//
-// The goroutine ends after 15 seconds at the latest. What is left then ends with
-// its TTL.
-func (lk *Locker) undo(ctx context.Context, keys lockKeys, token string, unanswered []*call) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
-	r := lk.releaseRequest(keys, token, time.Second)
-	go func() {
-		defer cancel()
-		lk.undone(ctx, r)
-		failed := awaitAll(ctx, unanswered)
-		if !lk.undone(ctx, r) && failed && pause(ctx, undoConfirm) {
-			lk.undone(ctx, r)
-		}
-	}()
+// undo takes back in the background what a failed acquisition may have brought
+// about: a ticket in the queue, a grant, or the effect of an unanswered request.
+// The first look does not wait for those requests, since their connection may be
+// stuck while others work. But a request that is still under way can be executed
+// after it, and one that ended in an error may still lie in the socket of a server
+// that stood still. So there are more looks where it is needed. What is not found
+// by then ends with its TTL.
+func (a *acquisition) undo(ctx context.Context) {
+	a.lk.undo(ctx, a.keys, a.token, a.ticket(a.lk.inbox.id), a.unanswered)
 }
 
-// awaitAll waits until all calls have ended, and reports whether one failed.
-func awaitAll(ctx context.Context, calls []*call) (failed bool) {
-	for _, c := range calls {
+func (lk *Locker) undo(ctx context.Context, keys lockKeys, token, ticket string, unanswered []*call) {
+	u := &undoing{
+		lk: lk, keys: keys, token: token, ticket: ticket, unanswered: unanswered,
+		ctx: context.WithoutCancel(ctx), began: time.Now(), pause: undoPause,
+	}
+	go u.look()
+}
+
+// undoing frees what stands in Redis under a token that is nobody's any longer. It
+// goes on by timers: between two looks there is no goroutine, unless a request is
+// under way, which has one as well.
+type undoing struct {
+	lk         *Locker
+	keys       lockKeys
+	token      string
+	ticket     string // that may stand in the queue, or empty
+	unanswered []*call
+	ctx        context.Context
+	began      time.Time
+	pause      time.Duration
+	failed     bool // a look had no answer, and may have freed the lock
+}
+
+func (u *undoing) look() {
+	last := u.answered() // before looking: what is executed after a look is not seen by it
+	found, err := u.withdraw()
+	if u.over(last, found, err) || time.Since(u.began)+u.pause > undoBound {
+		return
+	}
+	pause := u.pause
+	u.pause *= 2
+	if c := u.underWay(); c != nil {
 		select {
-		case <-c.done:
-			failed = failed || c.err != nil
-		case <-ctx.Done():
-			return true
+		case <-c.done: // now is the time, and soon after
+			pause, u.pause = 0, undoPause
+		case <-time.After(pause):
+			pause = 0
 		}
 	}
-	return failed
+	time.AfterFunc(pause, u.look)
 }
 
-// undone tries until Redis answers, and reports whether there was something to
-// undo.
-func (lk *Locker) undone(ctx context.Context, r request) bool {
-	for b := (backoff{}); ctx.Err() == nil; pause(ctx, b.next()) {
-		_, reply, err := lk.ask(ctx, r)
-		if err == nil {
-			released, err := parseRelease(reply)
-			return released && err == nil
-		}
-		if !isTransient(err) {
+// over tells whether another look would be in vain.
+func (u *undoing) over(last, found bool, err error) bool {
+	if err != nil {
+		return !isTransient(err)
+	}
+	return last || found && len(u.unanswered) <= 1
+}
+
+func (u *undoing) answered() bool {
+	for _, c := range u.unanswered {
+		if !c.answered() {
 			return false
 		}
 	}
-	return false
+	return true
+}
+
+func (u *undoing) underWay() *call {
+	for _, c := range u.unanswered {
+		if c.underWay() {
+			return c
+		}
+	}
+	return nil
+}
+
+// withdraw releases the lock if the token holds it, and takes its ticket out of the
+// queue. It reports whether there was a lock to release.
+//
+// Such a release serves the queue, but brings nobody along: the one who is the head
+// now may have had the lock, and be gone, when it is executed. (Only a holder knows
+// that the head cannot have it before.) So the head has to ask.
+func (u *undoing) withdraw() (bool, error) {
+	u.lk.undoSlots <- struct{}{}
+	defer func() { <-u.lk.undoSlots }()
+	ctx, cancel := context.WithTimeout(u.ctx, undoLimit)
+	defer cancel()
+	_, reply, err := u.lk.ask(ctx, u.lk.releaseRequest(u.keys, u.token, "", u.ticket, undoLimit))
+	if err != nil {
+		u.failed = true
+		return false, err
+	}
+	r, err := parseRelease(reply)
+	if r.found || u.failed {
+		u.lk.lines.askHead(u.keys.lock)
+	}
+	return r.found, err
+}
+
+// settle looks after requests that were overtaken by the grant. One that is executed
+// while the lock is held does nothing. But if it may be executed after the release,
+// it may take or queue for the lock once more, under a token that is nobody's any
+// longer. A lock that ends otherwise is left alone: it may have been handed to
+// another process, which goes on with its token.
+func (a *acquisition) settle(lock *Lock) {
+	answered := true
+	for _, c := range a.unanswered {
+		<-c.done
+		answered = answered && c.answered()
+	}
+	if answered && !lock.releasing() {
+		return
+	}
+	context.AfterFunc(lock.held, func() {
+		if errors.Is(lock.Err(), ErrReleased) {
+			a.undo(context.Background())
+		}
+	})
 }

@@ -94,10 +94,17 @@ func (l *Lock) whyExpired() string {
 func (l *Lock) lose(why string) {
 	lost := l.failed(opHold, fmt.Errorf("%w: %s", ErrLost, why))
 	l.end(lost)
-	if context.Cause(l.held) != lost { //nolint:errorlint // asks whether this very error came first
+	if !errors.Is(context.Cause(l.held), lost) { // another end came first
 		return
 	}
 	l.expiry.Stop()
+	l.lk.lines.lost(l)
+	l.mu.Lock()
+	silent := l.release.underWay() // which will have something to say itself
+	l.mu.Unlock()
+	if silent {
+		return
+	}
 	l.lk.warn("redislock: lock lost", l, lost)
 }
 

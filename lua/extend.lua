@@ -8,10 +8,12 @@ local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
 if not held or not owns(held, ARGV[1]) then return {0} end
 
--- PEXPIRE and not SET: it works while Redis is out of memory.
+-- PEXPIRE and not SET: it works while Redis is out of memory. What can raise an
+-- error is read before, and the fence is minted after, when writes are not refused.
 if ARGV[4] == 'set' then
+  local fence = redis.call('GET', KEYS[2])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1, current_fence(KEYS[2], ARGV[3])}
+  return {1, current_fence(fence, ARGV[3])}
 end
 
 -- A renewal by the watchdog never shortens: it may arrive late, behind an
@@ -19,5 +21,5 @@ end
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
+keep_fence(ARGV[3])
 return {1, 0}

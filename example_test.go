@@ -1,0 +1,503 @@
+package redislock_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock"
+)
+
+// exampleServer is a Redis in memory, so that the examples run anywhere. Its keys
+// expire only where an example lets time pass.
+type exampleServer struct{ *miniredis.Miniredis }
+
+// exampleRedis stands for your own Redis and redis.NewClient.
+func exampleRedis() (*redis.Client, exampleServer) {
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		panic(err)
+	}
+	return redis.NewClient(&redis.Options{Addr: m.Addr()}), exampleServer{m}
+}
+
+// expire lets the lease of every lock in Redis end, as if this process had been
+// paused meanwhile: it still believes in its lock.
+func (s exampleServer) expire(lease time.Duration) { s.FastForward(lease) }
+
+// WithLock waits for the lock, runs the function while renewing the lease, and
+// releases the lock whatever happens.
+func ExampleLocker_WithLock() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	pack := func(_ context.Context, order string, fence int64) error {
+		fmt.Println("packing", order, "with a fence:", fence > 0)
+		return nil
+	}
+	err := locker.WithLock(ctx, "order:42", 30*time.Second, func(ctx context.Context, lock *redislock.Lock) error {
+		return pack(ctx, "order 42", lock.Fence())
+	})
+	fmt.Println("error:", err)
+	fmt.Println("still locked:", server.Exists("lock:order:42"))
+	// Output:
+	// packing order 42 with a fence: true
+	// error: <nil>
+	// still locked: false
+}
+
+// When the lock is lost, the function's context ends, and WithLock's error says
+// so, also where the function itself returned nil.
+func ExampleLocker_WithLock_lost() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	err := locker.WithLock(ctx, "order:42", 30*time.Second, func(ctx context.Context, lock *redislock.Lock) error {
+		_ = server.Set(lock.Key(), "somebody else's token") // the lease had ended, and another took over
+		_ = lock.Extend(ctx, 30*time.Second)                // finds out; the watchdog would within ten seconds
+		<-ctx.Done()
+		fmt.Println("stop working:", errors.Is(context.Cause(ctx), redislock.ErrLost))
+		return nil
+	})
+	switch {
+	case errors.Is(err, redislock.ErrLost), errors.Is(err, redislock.ErrNotHeld):
+		fmt.Println("the work may have run twice")
+	case err != nil:
+		fmt.Println("not done:", err)
+	}
+	// Output:
+	// stop working: true
+	// the work may have run twice
+}
+
+// Acquire waits as long as ctx allows. The lock then lasts for its lease, however
+// soon ctx ends.
+func ExampleLocker_Acquire() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+	rebuild := func(context.Context) error { fmt.Println("rebuilding"); return nil }
+
+	report := func() (err error) {
+		waiting, stop := context.WithTimeout(ctx, 10*time.Second) // for the waiting alone
+		defer stop()
+		lock, err := locker.Acquire(waiting, "report", time.Minute)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, lock.Release(ctx)) }()
+
+		held, cancel := lock.Context(ctx) // ends with the lock
+		defer cancel()
+		if err := rebuild(held); err != nil {
+			return err
+		}
+		if err := lock.Extend(ctx, time.Minute); err != nil { // one minute from now
+			return err
+		}
+		return rebuild(held)
+	}
+	fmt.Println("error:", report())
+	// Output:
+	// rebuilding
+	// rebuilding
+	// error: <nil>
+}
+
+// If ctx ends while somebody else holds the lock, the error says both.
+func ExampleLocker_Acquire_deadline() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	holder, err := locker.Acquire(ctx, "report", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	defer holder.Release(ctx)
+
+	waiting, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer stop()
+	_, err = locker.Acquire(waiting, "report", time.Minute)
+	fmt.Println("not acquired:", errors.Is(err, redislock.ErrNotAcquired))
+	fmt.Println("deadline exceeded:", errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// not acquired: true
+	// deadline exceeded: true
+}
+
+// TryAcquire is for work that needs to be done by one process only: whoever comes
+// second has nothing to do.
+func ExampleLocker_TryAcquire() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	nightly := func(host string) {
+		lock, err := locker.TryAcquire(ctx, "nightly", time.Hour)
+		switch {
+		case errors.Is(err, redislock.ErrNotAcquired):
+			fmt.Println(host, "skips: somebody else is at it")
+			return
+		case err != nil:
+			fmt.Println(host, "does not know:", err)
+			return
+		}
+		fmt.Println(host, "works, lock", lock.Name(), "stands at", lock.Key())
+		// No Release: clocks differ from host to host, and the lease keeps those away
+		// that come a little later.
+	}
+	nightly("web-1")
+	nightly("web-2")
+	// Output:
+	// web-1 works, lock nightly stands at lock:nightly
+	// web-2 skips: somebody else is at it
+}
+
+// Resume takes over a lock whose token came with the work, here as if it were
+// another process.
+func ExampleLocker_Resume() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	first, err := locker.Acquire(ctx, "import", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	token := first.Token() // send it along with the work, and stop using first
+
+	lock, err := locker.Resume(ctx, "import", token, time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("same acquisition:", lock.Fence() == first.Fence())
+	fmt.Println("released:", lock.Release(ctx) == nil)
+
+	_, err = locker.Resume(ctx, "import", token, time.Minute) // never creates a lock
+	fmt.Println("too late:", errors.Is(err, redislock.ErrNotHeld))
+	// Output:
+	// same acquisition: true
+	// released: true
+	// too late: true
+}
+
+// Inspect shows who holds a lock, to a person or a metric.
+func ExampleLocker_Inspect() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	lock, err := locker.Acquire(ctx, "import", time.Minute, redislock.WithMetadata("worker-7, pid 4711"))
+	if err != nil {
+		panic(err)
+	}
+	info, err := locker.Inspect(ctx, "import")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("held:", info.Held, "by", info.Metadata)
+	fmt.Println("by us:", info.Token == lock.Token(), "fence is ours:", info.Fence == lock.Fence())
+	fmt.Println("lease left:", info.TTL > 0 && info.TTL <= time.Minute)
+
+	_ = lock.Release(ctx)
+	info, err = locker.Inspect(ctx, "import")
+	fmt.Println("held:", info.Held, "error:", err)
+	// Output:
+	// held: true by worker-7, pid 4711
+	// by us: true fence is ours: true
+	// lease left: true
+	// held: false error: <nil>
+}
+
+// Extend sets the lease anew. It fails, and writes nothing, when the lock is not
+// ours any more.
+func ExampleLock_Extend() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	lock, err := locker.Acquire(ctx, "import", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("extended:", lock.Extend(ctx, time.Hour) == nil)
+	ttl, err := lock.TTL(ctx)
+	fmt.Println("lease:", ttl.Round(time.Minute), err)
+
+	server.expire(time.Hour)
+	err = lock.Extend(ctx, time.Hour)
+	fmt.Println("not held:", errors.Is(err, redislock.ErrNotHeld))
+	fmt.Println("lost for good:", errors.Is(lock.Err(), redislock.ErrLost))
+	fmt.Println("recreated:", server.Exists(lock.Key()))
+	// Output:
+	// extended: true
+	// lease: 1h0m0s <nil>
+	// not held: true
+	// lost for good: true
+	// recreated: false
+}
+
+// Release frees the lock if it is still ours. ErrNotHeld says that it was not, so
+// somebody else may have worked at the same time.
+func ExampleLock_Release() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	slow, err := locker.Acquire(ctx, "import", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	server.expire(time.Minute) // slow was paused past its lease
+	quick, err := locker.Acquire(ctx, "import", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+
+	err = slow.Release(ctx)
+	fmt.Println("slow is told:", errors.Is(err, redislock.ErrNotHeld))
+	fmt.Println("quick keeps the lock:", server.Exists(quick.Key()))
+	fmt.Println("quick releases:", quick.Release(ctx) == nil)
+	fmt.Println("and again:", errors.Is(quick.Release(ctx), redislock.ErrReleased))
+	// Output:
+	// slow is told: true
+	// quick keeps the lock: true
+	// quick releases: true
+	// and again: true
+}
+
+// A context that ends with the lock is the simplest way to stop in time.
+func ExampleLock_Context() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	lock, err := locker.Acquire(ctx, "import", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	held, cancel := lock.Context(ctx)
+	defer cancel()
+
+	server.Del(lock.Key())            // somebody has cleaned up by hand
+	_ = lock.Extend(ctx, time.Minute) // notices
+	<-held.Done()                     // is what the work below would see
+	fmt.Println(held.Err())           // the usual text of a context that was cancelled
+	fmt.Println(context.Cause(held))  // why
+	fmt.Println("parent:", ctx.Err()) // goes on
+	fmt.Println(errors.Is(context.Cause(held), redislock.ErrLost))
+	// Output:
+	// context canceled
+	// redislock: hold "lock:import": lock was lost: the key does not hold its token any more
+	// parent: <nil>
+	// true
+}
+
+// Done is for a select; Err then tells a release from a loss.
+func ExampleLock_Done() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	watch := func(lock *redislock.Lock) {
+		select {
+		case <-lock.Done():
+			fmt.Println("released:", errors.Is(lock.Err(), redislock.ErrReleased),
+				"lost:", errors.Is(lock.Err(), redislock.ErrLost))
+		default:
+			fmt.Println("held until", lock.Until().After(time.Now()))
+		}
+	}
+	lock, err := locker.Acquire(ctx, "a", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	watch(lock)
+	_ = lock.Release(ctx)
+	watch(lock)
+
+	lock, err = locker.Acquire(ctx, "b", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	server.Del(lock.Key())
+	_ = lock.Release(ctx)
+	watch(lock)
+	// Output:
+	// held until true
+	// released: true lost: false
+	// released: false lost: true
+}
+
+var errStaleFence = errors.New("stale fence: a newer holder has been here")
+
+// fencedLedger is a resource that remembers the greatest fence it has seen.
+type fencedLedger struct {
+	mu    sync.Mutex
+	fence int64
+	value string
+}
+
+// write compares and stores in one step: between the two a newer holder could
+// slip in.
+func (l *fencedLedger) write(value string, fence int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if fence < l.fence {
+		return errStaleFence
+	}
+	l.value, l.fence = value, fence
+	return nil
+}
+
+// A process that was paused past its lease wakes up and writes before it can look
+// at any clock. No lock can stop that write. The resource can: it refuses a fence
+// that is smaller than one it has seen.
+func ExampleLock_Fence() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+	var resource fencedLedger
+
+	paused, err := locker.Acquire(ctx, "account:7", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	server.expire(time.Minute)
+	next, err := locker.Acquire(ctx, "account:7", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("next holder writes:", resource.write("new", next.Fence()))
+	fmt.Println("paused one writes:", resource.write("old", paused.Fence()))
+	fmt.Println("value:", resource.value)
+	// Output:
+	// next holder writes: <nil>
+	// paused one writes: stale fence: a newer holder has been here
+	// value: new
+}
+
+// A prefix of its own, and warnings to the program's logger.
+func ExampleNew() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: steady}))
+
+	locker := redislock.New(client,
+		redislock.WithPrefix("shop:lock:"),
+		redislock.WithLogger(logger))
+
+	lock, err := locker.Acquire(ctx, "order:42", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(lock.Key())
+	server.Del(lock.Key())
+	_ = lock.Extend(ctx, time.Minute)
+	// Output:
+	// shop:lock:order:42
+	// level=WARN msg="redislock: lock lost" key=shop:lock:order:42 error="redislock: hold \"shop:lock:order:42\": lock was lost: the key does not hold its token any more"
+}
+
+// steady leaves out what differs from run to run.
+func steady(_ []string, a slog.Attr) slog.Attr {
+	switch a.Key {
+	case slog.TimeKey, "token", "fence":
+		return slog.Attr{}
+	}
+	return a
+}
+
+// Every error tells the operation and the key, to people and to programs.
+func ExampleError() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	_, err := server.Lpush("lock:order:42", "not a lock")
+	if err != nil {
+		panic(err)
+	}
+	_, err = locker.TryAcquire(ctx, "order:42", time.Millisecond)
+	fmt.Println(err)
+
+	var failure *redislock.Error
+	if errors.As(err, &failure) {
+		fmt.Println(failure.Op, failure.Key, errors.Is(err, redislock.ErrInvalidTTL))
+	}
+	_, err = locker.TryAcquire(ctx, "order:42", time.Minute)
+	fmt.Println("contention:", errors.Is(err, redislock.ErrNotAcquired), "error:", err != nil)
+	// Output:
+	// redislock: acquire "lock:order:42": invalid TTL: 1ms is below 10ms
+	// acquire lock:order:42 true
+	// contention: false error: true
+}
+
+// chargeOrder books a charge, unless a newer holder of the order's lock has been here.
+// It is the README's example of a fence in SQL.
+func chargeOrder(ctx context.Context, db *sql.DB, order string, cents, fence int64) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+
+	result, err := tx.ExecContext(ctx,
+		`UPDATE orders SET fence = ? WHERE id = ? AND fence < ?`, fence, order, fence)
+	if err != nil {
+		return err
+	}
+	switch rows, err := result.RowsAffected(); {
+	case err != nil:
+		return err
+	case rows == 0:
+		return errStaleFence // somebody with a newer fence has been here, or there is no such order
+	}
+	_, err = tx.ExecContext(ctx,
+		`INSERT INTO charges (order_id, cents) VALUES (?, ?)`, order, cents)
+	if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+var _ = chargeOrder // needs a database; the examples folder has one

@@ -1,0 +1,445 @@
+package redislock
+
+import (
+	"container/list"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// lines holds what a Locker knows of each name that it holds or waits for.
+type lines struct {
+	mu    sync.Mutex
+	names map[string]*line   // by lock key
+	heads map[string]*waiter // by token: those a grant may be pushed to
+}
+
+// line is the local queue for one name: first come, first served. Only its head
+// is represented in Redis; the others cost nothing.
+type line struct {
+	holder    *Lock     // the lock of this Locker that stands in the key, as far as known
+	waiters   list.List // of *waiter
+	contended bool      // somebody has been seen to hold the lock; before that, nobody waits but asks
+	listening bool      // the inbox is needed
+	place     int64     // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
+	outage    error     // why the last question was not answered, or nil
+	warned    bool      // of the outage
+}
+
+// waiter is one goroutine that waits for a lock, in (*waiter).run. What others
+// change is guarded by lines.mu.
+type waiter struct {
+	a     *acquisition
+	line  *line
+	spot  *list.Element // in line.waiters; nil when it has left
+	lock  *Lock         // what it has left with, if anything
+	tries int           // requests that failed before there was any answer
+	pause backoff       // between questions of one that is not in the queue
+
+	due        time.Time     // when it asks Redis next; zero: not while others are before it
+	nudged     bool          // something has happened since it began its last question: it is due
+	ticketed   time.Time     // when its first ticket was sent; zero: none was
+	registered *registration // the latest of its ticket; nil: it has none in the queue
+	strays     []*call       // releases that brought it along, and may yet be executed
+
+	wake   chan struct{} // due has changed
+	grants chan grant    // the first to arrive
+}
+
+func newWaiter(a *acquisition) *waiter {
+	return &waiter{a: a, wake: make(chan struct{}, 1), grants: make(chan grant, 1)}
+}
+
+// at finds the line for a key. A line exists while it has a holder or waiters.
+func (ls *lines) at(key string) *line {
+	l := ls.names[key]
+	if l == nil {
+		if ls.names == nil {
+			ls.names = make(map[string]*line)
+		}
+		l = &line{}
+		ls.names[key] = l
+	}
+	return l
+}
+
+// tidy follows every change of a line: it forgets an empty one, and minds that the
+// inbox is open while somebody waits.
+func (ls *lines) tidy(key string, l *line, in *inbox) {
+	waiting := l.contended && l.waiters.Len() > 0
+	if waiting != l.listening {
+		l.listening = waiting
+		in.need(waiting)
+	}
+	if l.holder == nil && l.waiters.Len() == 0 && ls.names[key] == l {
+		delete(ls.names, key)
+	}
+}
+
+// head is the waiter that is represented in Redis, or nil.
+func (l *line) head() *waiter {
+	if front := l.waiters.Front(); front != nil {
+		return front.Value.(*waiter)
+	}
+	return nil
+}
+
+// join puts a waiter at the end of its line.
+func (ls *lines) join(w *waiter) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	w.line = ls.at(w.a.keys.lock)
+	w.spot = w.line.waiters.PushBack(w)
+	if w.line.head() == w {
+		w.promote()
+	}
+	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inbox)
+}
+
+// promote makes w the head. If a lock of this Locker is before it, that one's
+// release will bring it along; until then it looks after things once in a while.
+func (w *waiter) promote() {
+	if w.line.holder != nil {
+		w.askIn(w.a.lk.pollPause())
+	} else {
+		w.askIn(0)
+	}
+}
+
+// leave takes w out of its line, with the lock it got, or with nil and why. A
+// grant that came before is ours, and not to be lost: then leave returns its lock.
+// Where nobody has had an answer yet, a failure is everybody's: each would fail in
+// turn.
+func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := w.line
+	if lock == nil {
+		lock = w.lastGrant()
+	}
+	wasHead := l.head() == w
+	l.waiters.Remove(w.spot)
+	w.spot, w.lock = nil, lock
+	w.a.queued = !w.ticketed.IsZero()
+	w.a.unanswered = append(w.a.unanswered, w.strays...)
+	delete(ls.heads, w.a.token)
+	if lock != nil {
+		l.hold(lock)
+	}
+	if lock != nil || l.waiters.Len() == 0 {
+		l.place = 0
+	}
+	if next := l.head(); wasHead && next != nil {
+		next.promote()
+	}
+	if lock == nil && !isContextError(err) && !l.contended {
+		l.fail(err)
+	}
+	ls.tidy(w.a.keys.lock, l, &w.a.lk.inbox)
+	return lock
+}
+
+// lastGrant is the lock of a grant that w has not looked at, or nil.
+func (w *waiter) lastGrant() *Lock {
+	select {
+	case g := <-w.grants:
+		return w.lockOf(g)
+	default:
+		return nil
+	}
+}
+
+func (l *line) fail(err error) {
+	for e := l.waiters.Front(); e != nil; e = e.Next() {
+		e.Value.(*waiter).grant(grant{err: err})
+	}
+}
+
+// hold notes that lock stands in the key, unless it has ended by now.
+func (l *line) hold(lock *Lock) {
+	if lock.held.Err() == nil {
+		l.holder = lock
+		l.answered()
+	}
+}
+
+// answered notes that somebody holds the lock.
+func (l *line) answered() {
+	l.contended, l.outage, l.warned = true, nil, false
+}
+
+// held is hold for a lock that nobody here had to wait for.
+func (ls *lines) held(lock *Lock) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.at(lock.keys.lock)
+	l.hold(lock)
+	ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
+}
+
+// lost notes that lock does not stand in the key any more, and that nobody was
+// brought along: the head has to ask.
+func (ls *lines) lost(lock *Lock) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.names[lock.keys.lock]
+	if l == nil || l.holder != lock {
+		return
+	}
+	l.holder = nil
+	if w := l.head(); w != nil {
+		w.nudge()
+	}
+	ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
+}
+
+// nudge has w ask at once, because something has happened. An answer to an earlier
+// question does not put that off.
+func (w *waiter) nudge() {
+	w.nudged = true
+	w.askIn(0)
+}
+
+// askIn sets when w asks Redis next.
+func (w *waiter) askIn(d time.Duration) {
+	if w.nudged {
+		d = 0
+	}
+	w.due = time.Now().Add(d)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// askAgain nudges w itself.
+func (ls *lines) askAgain(w *waiter) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	w.nudge()
+}
+
+// untilDue is how long w may sleep until it asks; not positive: it is due.
+func (ls *lines) untilDue(w *waiter) time.Duration {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if w.due.IsZero() {
+		return time.Hour // it is not the head, and will be woken
+	}
+	return time.Until(w.due)
+}
+
+// pollPause is the longest time without a question, less some jitter that keeps
+// the waiters of many processes apart.
+func (lk *Locker) pollPause() time.Duration {
+	d := lk.opts.pollInterval
+	return d - rand.N(d/8+1)
+}
+
+// leasePause is how long to leave a holder alone whose lease ends in left: not
+// past its end, and not past the poll interval.
+func (lk *Locker) leasePause(left time.Duration) time.Duration {
+	if left < 0 {
+		return lk.pollPause()
+	}
+	return min(lk.pollPause(), left+time.Millisecond+rand.N(5*time.Millisecond))
+}
+
+// bring is the waiter that the release of lock brings along, if anybody waits, and
+// its ticket.
+func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
+	id := lock.lk.inbox.liveID()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.names[lock.keys.lock]
+	if l == nil {
+		return nil, ""
+	}
+	if l.holder != nil && l.holder.token == lock.token { // Resume makes a second handle
+		l.holder = nil
+	}
+	if w = l.head(); w == nil {
+		ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
+		return nil, ""
+	}
+	ls.expectGrant(w)
+	return w, w.a.ticket(id)
+}
+
+// expectGrant makes w known to the inbox, before its ticket is sent. Until the
+// registration is answered, all that is known of a grant is that it is not older
+// than the first ticket.
+func (ls *lines) expectGrant(w *waiter) {
+	if ls.heads == nil {
+		ls.heads = make(map[string]*waiter)
+	}
+	ls.heads[w.a.token] = w
+	if w.ticketed.IsZero() {
+		w.ticketed = time.Now()
+	}
+	if w.registered == nil {
+		w.registered = &registration{sent: w.ticketed}
+	}
+}
+
+// begin notes that w begins a question, and whether it carries a ticket; if so, it
+// returns the place to ask for in the queue.
+func (ls *lines) begin(w *waiter, ticketed bool) (place int64) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	w.nudged = false
+	if ticketed {
+		ls.expectGrant(w)
+		place = w.line.place
+	}
+	return place
+}
+
+// learned notes what a question came to, and when the next one is due. It returns
+// the error that ends w's waiting, if it has to end: one that waiting does not
+// mend, or a few failures before there was any answer.
+func (ls *lines) learned(w *waiter, c *call, out outcome) error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := w.line
+	switch {
+	case out.lock != nil:
+	case out.err != nil:
+		l.outage = out.err
+		w.askIn(min(w.pause.next(), w.a.lk.pollPause()))
+		return w.verdict(out.err)
+	case out.queued:
+		w.enqueued(registration{sent: c.sent, server: out.server})
+		w.askIn(w.a.lk.leasePause(out.left))
+	default:
+		w.unqueued(out.left)
+	}
+	ls.tidy(w.a.keys.lock, l, &w.a.lk.inbox)
+	return nil
+}
+
+// verdict on a failure: nil if it is waited out.
+func (w *waiter) verdict(err error) error {
+	if w.line.contended {
+		if !isTransient(err) {
+			return err
+		}
+		return nil
+	}
+	w.tries++
+	if w.tries == tries || !worthRepeating(err) {
+		return err
+	}
+	return nil
+}
+
+func (ls *lines) lastAnswer(l *line) (contended bool, outage error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return l.contended, l.outage
+}
+
+// newOutage is an outage that nobody was warned of yet, or nil.
+func (ls *lines) newOutage(l *line) error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l.outage == nil || l.warned || !l.contended {
+		return nil
+	}
+	l.warned = true
+	return l.outage
+}
+
+// brought tells w what became of it in the release c. If w has left meanwhile, it
+// returns with what.
+func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bool, lock *Lock) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	switch {
+	case w.spot == nil:
+		return true, w.lock
+	case err != nil:
+		if maybeExecuted(err) {
+			w.strays = append(w.strays, c)
+		}
+		w.nudge()
+	case r.next == nextGranted:
+		w.grant(grant{fence: r.fence, anchor: c.sent})
+	case r.next == nextQueued:
+		w.enqueued(registration{sent: c.sent, server: r.server})
+		w.askIn(w.a.lk.leasePause(r.left))
+	case r.next == nextPassed:
+		w.unqueued(r.left)
+	default:
+		w.nudge()
+	}
+	return false, nil
+}
+
+// unqueued notes that somebody else has the lock, and that w is not in the queue:
+// it has to poll.
+func (w *waiter) unqueued(left time.Duration) {
+	w.line.answered()
+	w.registered, w.line.place = nil, 0
+	w.askIn(min(w.pause.next(), w.a.lk.leasePause(left)))
+}
+
+// askHead has the head of a line ask at once.
+func (ls *lines) askHead(key string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l := ls.names[key]; l != nil && l.head() != nil {
+		l.head().nudge()
+	}
+}
+
+func (w *waiter) grant(g grant) {
+	select {
+	case w.grants <- g:
+	default: // it has one already, for the same token
+	}
+}
+
+func (w *waiter) enqueued(r registration) {
+	w.registered = &r
+	w.pause = backoff{}
+	w.line.answered()
+	if w.line.place == 0 {
+		w.line.place = r.server
+	}
+}
+
+// pushed hands a grant from the inbox to the waiter it is for. Others are
+// ignored: a waiter that has left withdraws by itself, and the rest is noise.
+func (ls *lines) pushed(token string, g grant) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	w := ls.heads[token]
+	if w == nil {
+		return
+	}
+	r := w.registered
+	if r == nil || r.server > 0 && g.server <= r.server {
+		w.nudge() // older than what we know, or known to be gone: Redis will tell
+		return
+	}
+	g.anchor = anchorOf(g, *r, time.Now())
+	w.grant(g)
+}
+
+// wakeHeads has the heads ask that rely on the inbox: when it has become live,
+// to get into the queue; when it has failed, since their tickets are dead.
+func (ls *lines) wakeHeads(live bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.names {
+		w := l.head()
+		if w == nil || l.holder != nil && w.registered == nil {
+			continue // nobody, or one that a local release will bring along
+		}
+		if !live {
+			w.registered = nil
+		}
+		w.nudge()
+	}
+}

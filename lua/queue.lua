@@ -1,0 +1,58 @@
+-- Stands before the scripts that hand the lock over.
+--
+-- A ticket is "token ttl n inbox[ metadata]": all that is needed to acquire the
+-- lock for a process that waits. It is told on the channel whose name is the first
+-- n bytes of the lock's key (the prefix), "inbox:", and the inbox. "-" is none.
+-- Up to 64 bytes, a few tickets make a compact sorted set.
+
+local function parse(ticket)
+  local token, ttl, n, inbox, metadata = string.match(ticket, '^(%S+) (%d+) (%d+) (%S+)(.*)$')
+  if not token then return nil end
+  return token, ttl, string.sub(KEYS[1], 1, tonumber(n)) .. 'inbox:' .. inbox, metadata
+end
+
+-- Whether anybody still listens. The count that PUBLISH returns would include
+-- those who only watch, with PSUBSCRIBE.
+local function is_live(channel)
+  local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return not reply.err and tonumber(reply[2]) > 0
+end
+
+-- Takes the first live ticket out of the queue, and the dead ones before it; own
+-- is that of the process which asks, and so is live. A thousand dead processes at
+-- the head of one queue are as good as a bound. An error counts as an empty queue.
+local function first_in_queue(own)
+  for _ = 1, 1000 do
+    local ticket = redis.pcall('ZPOPMIN', KEYS[3])[1]
+    if not ticket or ticket == own then return ticket end
+    local token, _, channel = parse(ticket)
+    if token and is_live(channel) then return ticket end
+  end
+  return nil
+end
+
+-- Sets the lock to a ticket and tells its process, if it has to be told. Returns
+-- the fence and the ticket's ttl, or false if anything was refused: the lock does
+-- not stand for the ticket then, and has to be freed.
+local function hand_over(ticket, retention, now, tell)
+  local token, ttl, channel, metadata = parse(ticket)
+  if #ttl > #retention or #ttl == #retention and ttl > retention then retention = ttl end
+  local minted, fence = pcall(mint_fence, retention, now)
+  if not minted or redis.pcall('SET', KEYS[1], token .. metadata, 'PX', ttl).err then return false end
+  if tell then
+    local told = redis.pcall('PUBLISH', channel, token .. ' ' .. fence .. ' ' .. now)
+    if type(told) == 'table' and told.err then return false end
+  end
+  return fence, ttl
+end
+
+-- Puts a ticket into the queue at a place (us); it keeps the one it has. Returns
+-- whether that was done: a refusal must not fail the script, which has written.
+-- The queue outlives the pauses between two questions of all that stand in it.
+local function enqueue(ticket, place, lifetime)
+  if type(redis.pcall('ZADD', KEYS[3], 'NX', place, ticket)) == 'table' then return false end
+  if redis.call('PTTL', KEYS[3]) < tonumber(lifetime) then
+    redis.call('PEXPIRE', KEYS[3], 2 * lifetime)
+  end
+  return true
+end

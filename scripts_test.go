@@ -1,0 +1,260 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// --- text of the scripts (fault 44) -----------------------------------------------------
+
+// sources returns lua/*.lua without comments.
+func sources(t *testing.T) map[string]string {
+	files, err := filepath.Glob("lua/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	out := map[string]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.False(t, strings.HasPrefix(string(text), "#!"), "%s: a shebang breaks Redis 6", file)
+		out[file] = withoutComments(string(text))
+	}
+	return out
+}
+
+var (
+	redisCall   = regexp.MustCompile(`redis\.p?call\(\s*([^,)]*)(?:,\s*([^,)]*))?`)
+	keysIndex   = regexp.MustCompile(`KEYS\s*\[([^\]]*)\]`)
+	keysAnyhow  = regexp.MustCompile(`\bKEYS\b`)
+	literalName = regexp.MustCompile(`^'[A-Z]+'$`)
+	literalKey  = regexp.MustCompile(`^KEYS\[[1-9]\]$`)
+)
+
+// keyless are the commands that take no key.
+var keyless = []string{"'TIME'", "'PUBLISH'", "'PUBSUB'"}
+
+func TestScriptsUseKeysLiterally(t *testing.T) {
+	for file, text := range sources(t) {
+		for _, call := range redisCall.FindAllStringSubmatch(text, -1) {
+			require.Regexp(t, literalName, call[1], "%s: %s: which command it is can be read", file, call[0])
+			if !slices.Contains(keyless, call[1]) {
+				require.Regexp(t, literalKey, call[2], "%s: %s: the key is KEYS[n], literally", file, call[0])
+			}
+		}
+		for _, index := range keysIndex.FindAllStringSubmatch(text, -1) {
+			require.Regexp(t, `^[1-9]$`, index[1], "%s: %s", file, index[0])
+		}
+		require.Len(t, keysIndex.FindAllString(text, -1), len(keysAnyhow.FindAllString(text, -1)),
+			"%s: KEYS is only ever indexed", file)
+	}
+}
+
+func TestScriptsUseRelativeExpiryOnly(t *testing.T) {
+	for file, text := range sources(t) {
+		for _, word := range []string{"EXPIREAT", "PXAT", "EXAT", "KEEPTTL", "PERSIST"} {
+			require.NotContains(t, strings.ToUpper(text), word, file)
+		}
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "'SET'") {
+				require.Contains(t, line, "'PX'", "%s: every key has an end", file)
+			}
+		}
+	}
+}
+
+func TestScriptsHaveNoEndlessLoopAndNeedNothingSpecial(t *testing.T) {
+	for file, text := range sources(t) {
+		for _, word := range []string{"while", "repeat", "goto", "CONFIG", "CLIENT", "notify-keyspace", "loadstring", "math.random"} {
+			require.NotRegexp(t, `\b`+word+`\b`, text, file)
+		}
+	}
+}
+
+func TestScriptsAreSentWithoutComments(t *testing.T) {
+	for file, text := range sources(t) {
+		require.NotContains(t, text, "--", "%s: comments stand on lines of their own", file)
+	}
+	for op, s := range scriptsByName {
+		require.Len(t, s.sha, 40, op)
+	}
+	require.Equal(t, "a\nb\n", withoutComments("-- x\na\n\n  -- y\nb\n"))
+}
+
+func TestScriptsTouchOnlyTheKeysTheyWereGiven(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		var declared []string
+		seen := map[string]bool{}
+		lock := r.acquire("held", time.Hour)
+		r.Server().SetPreHook(func(_ *server.Peer, cmd string, args ...string) bool {
+			switch cmd {
+			case "EVALSHA", "EVAL":
+				n, err := strconv.Atoi(args[1])
+				assert.NoError(t, err)
+				declared = args[2 : 2+n]
+			case "HELLO", "TIME":
+			default:
+				seen[cmd] = true
+				assert.Contains(t, declared, args[0], "%s %v", cmd, args)
+			}
+			return false
+		})
+		lk := r.locker()
+		for _, name := range []string{"Acquire", "TTL", "Inspect", "Extend", "Resume", "Release"} { // one at a time
+			require.NoError(t, calls[name](t.Context(), lk, lock), name)
+		}
+		_, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.NoError(t, lk.WithLock(t.Context(), "b", time.Second, func(context.Context, *Lock) error {
+			time.Sleep(10*time.Second + time.Millisecond)
+			return nil
+		}))
+		require.Subset(t, slices.Collect(maps.Keys(seen)), []string{"GET", "SET", "DEL", "PTTL", "PEXPIRE"})
+	})
+}
+
+// --- scripts that Redis has forgotten (fault 42) ------------------------------------------------
+
+// useEverything calls all methods that talk to Redis, and lets watchdogs tick.
+func useEverything(t *testing.T, lk *Locker) {
+	lock, err := lk.Acquire(t.Context(), "a", 3*time.Second, WithWatchdog())
+	require.NoError(t, err)
+	time.Sleep(time.Minute)
+	require.NoError(t, lock.Err())
+	_, err = lk.TryAcquire(t.Context(), "a", time.Second)
+	require.ErrorIs(t, err, ErrNotAcquired)
+	require.NoError(t, lock.Extend(t.Context(), 9*time.Second))
+	ttl, err := lock.TTL(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 9*time.Second, ttl)
+	info, err := lk.Inspect(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, info.Held)
+
+	waiter := waitFor(t.Context(), lk, "a", time.Hour)
+	time.Sleep(10 * time.Second)
+	require.NoError(t, lock.Release(t.Context()))
+	got := <-waiter
+	require.NoError(t, got.err)
+	resumed, err := lk.Resume(t.Context(), "a", got.lock.Token(), 6*time.Second, WithWatchdog())
+	require.NoError(t, err)
+	time.Sleep(10 * time.Second)
+	require.NoError(t, resumed.Release(t.Context()))
+	require.NoError(t, lk.WithLock(t.Context(), "a", time.Second, func(ctx context.Context, _ *Lock) error {
+		time.Sleep(10 * time.Second)
+		return ctx.Err()
+	}))
+}
+
+func TestForgottenScriptsAreNotNoticed(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		var bySHA, bySource atomic.Int32
+		r.Server().SetPreHook(func(_ *server.Peer, cmd string, args ...string) bool {
+			switch cmd {
+			case "EVALSHA":
+				bySHA.Add(1)
+				assert.NoError(t, r.admin.ScriptFlush(context.Background()).Err())
+			case "EVAL":
+				bySource.Add(1)
+			}
+			return false
+		})
+		useEverything(t, r.locker())
+		require.Greater(t, bySHA.Load(), int32(60))
+		require.InDelta(t, bySHA.Load(), bySource.Load(), 3, "one more trip each, unless another has just made the script known")
+		require.Empty(t, r.logged(""))
+	})
+}
+
+func TestNoScriptIsRecognisedWithAPrefix(t *testing.T) {
+	for _, text := range []string{
+		"NOSCRIPT No matching script. Please use EVAL.",
+		"ERR proxy: NOSCRIPT No matching script",
+		"ERR Error running script: -NOSCRIPT No matching script",
+	} {
+		t.Run(text, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				r.Server().SetPreHook(func(peer *server.Peer, cmd string, args ...string) bool {
+					if cmd == "EVALSHA" {
+						peer.WriteError(text)
+					}
+					return cmd == "EVALSHA"
+				})
+				lock := r.acquire("a", time.Minute)
+				require.Equal(t, lock.Token(), r.value("lock:a"))
+				require.NoError(t, lock.Release(t.Context()))
+			})
+		})
+	}
+	require.False(t, isNoScript(errWork))
+	require.False(t, isNoScript(fmt.Errorf("NOSCRIPT, but not from Redis")))
+}
+
+// --- replies ----------------------------------------------------------------------------------
+
+// A proxy, or a server with other scripts, may answer anything.
+func TestUnexpectedRepliesAreErrors(t *testing.T) {
+	for name, write := range map[string]func(*server.Peer){
+		"empty":     func(p *server.Peer) { p.WriteLen(0) },
+		"too short": func(p *server.Peer) { p.WriteLen(1); p.WriteBulk("x") },
+		"strings":   func(p *server.Peer) { p.WriteLen(3); p.WriteBulk("a"); p.WriteBulk("b"); p.WriteBulk("c") },
+		"nulls":     func(p *server.Peer) { p.WriteLen(3); p.WriteNull(); p.WriteNull(); p.WriteNull() },
+		"no array":  func(p *server.Peer) { p.WriteOK() },
+		"null":      func(p *server.Peer) { p.WriteNull() },
+		"half":      func(p *server.Peer) { p.WriteLen(2); p.WriteInt(1); p.WriteBulk("x") },
+	} {
+		for call, do := range calls {
+			t.Run(name+"/"+call, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, r *fakeRedis) {
+					lk := r.locker()
+					lock := r.acquire("held", time.Hour)
+					r.Server().SetPreHook(func(peer *server.Peer, cmd string, args ...string) bool {
+						if cmd == "EVALSHA" {
+							write(peer)
+						}
+						return cmd == "EVALSHA"
+					})
+					err := do(t.Context(), lk, lock)
+					if call == "Release" && name == "half" {
+						return // more than was asked for is not wrong
+					}
+					require.Error(t, err)
+					var e *Error
+					require.ErrorAs(t, err, &e)
+					for _, sentinel := range sentinels {
+						require.NotErrorIs(t, err, sentinel)
+					}
+					requireNoGoroutines(t)
+				})
+			})
+		}
+	}
+}
+
+func TestCommandsAreNeverRepeatedByTheClient(t *testing.T) {
+	require.True(t, once{redis.NewCmd(t.Context())}.NoRetry())
+	for client, options := range clients {
+		t.Run(client, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				r.answerWith(func(string) string { return "LOADING Redis is loading" })
+				_, err := r.lockerOn(r.connect(options)).TryAcquire(t.Context(), "a", time.Minute)
+				require.Error(t, err)
+				require.Equal(t, tries, r.requests(opAcquire))
+			})
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package redislock
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// noInbox stands in a ticket that can only be brought along by a release of its
+// own process, since nobody else could tell it.
+const noInbox = "-"
+
+// ticket is what stands in a queue for one that waits: all that another process
+// needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
+func (a *acquisition) ticket(inbox string) string {
+	metadata := a.value()[len(a.token):]
+	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
+}
+
+// hasInbox tells whether another process could tell the one who waits.
+func hasInbox(ticket string) bool {
+	fields := strings.SplitN(ticket, " ", 5)
+	return len(fields) >= 4 && fields[3] != noInbox
+}
+
+// registration is a moment known on two clocks: our own, before a request was
+// sent, and the server's, when it executed it.
+type registration struct {
+	sent   time.Time
+	server int64 // us
+}
+
+// grant says that the lock was handed to a ticket.
+type grant struct {
+	fence  int64
+	server int64     // time of the server when it granted, us
+	anchor time.Time // the lease counts from here, on our clock
+	err    error     // instead of a grant: why there will be none
+}
+
+// parseGrant reads "token fence time", as published by hand_over.
+func parseGrant(payload string) (token string, g grant, ok bool) {
+	fields := strings.Fields(payload)
+	if len(fields) != 3 {
+		return "", g, false
+	}
+	var errFence, errTime error
+	g.fence, errFence = strconv.ParseInt(fields[1], 10, 64)
+	g.server, errTime = strconv.ParseInt(fields[2], 10, 64)
+	return fields[0], g, errFence == nil && errTime == nil && g.fence > 0
+}
+
+// anchorOf is the moment from which the lease of a pushed grant counts.
+//
+// When a push arrives its lease has been running for a time we cannot know: the
+// message may have been on its way for long. What we know is a moment on both
+// clocks, the registration, at the latest one poll interval ago. The server
+// executed the registration after we had sent it, and granted as much later as its
+// clock says. So in our time the grant was not before
+//
+//	sent + (granted - registered)
+//
+// and a lease counted from there ends here no later than there. This trusts that
+// the server's clock does not run faster than ours between the two, which is what
+// the expiry of a key relies on as well: a clock that jumps ahead ends the lease
+// in Redis early, by as much. For clocks that drift apart, a thousandth of the
+// time between is given away; and the anchor is never later than the arrival.
+//
+// While the registration itself is unanswered, its time on the server is unknown,
+// and the lease counts from when the first ticket was sent: no grant can be older.
+func anchorOf(g grant, r registration, arrived time.Time) time.Time {
+	passed := time.Duration(0)
+	if r.server > 0 && g.server > r.server {
+		passed = time.Duration(g.server-r.server) * time.Microsecond
+		passed -= passed / 1000
+	}
+	if anchor := r.sent.Add(passed); anchor.Before(arrived) {
+		return anchor
+	}
+	return arrived
+}
