@@ -52,7 +52,7 @@ func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
 	if ctx.Done() == nil {
 		c := &call{sent: time.Now(), done: closed}
 		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
-		return c, c.reply, c.err
+		return c, c.reply, plainError(ctx, c.err, r.limit)
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel() // also frees a command that still waits for a connection

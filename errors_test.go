@@ -226,6 +226,45 @@ func TestOwnTimeOutIsNotTheCallersContext(t *testing.T) {
 	}
 }
 
+// A dial that times out ends in an error that Is context.DeadlineExceeded: package
+// net says so of its own time-outs. It is not the caller's all the same.
+func TestDialTimeOutIsNotTheCallersContext(t *testing.T) {
+	for name, call := range calls {
+		for kind, newContext := range map[string]func() (context.Context, context.CancelFunc){
+			"without an end": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
+			"long": func() (context.Context, context.CancelFunc) {
+				return context.WithTimeout(context.Background(), time.Hour)
+			},
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, r *fakeRedis) {
+					silent := false
+					lk := r.lockerOn(r.connect(func(o *redis.Options) {
+						dial := o.Dialer
+						o.ConnMaxIdleTime = time.Second
+						o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+							if !silent {
+								return dial(ctx, network, addr)
+							}
+							<-ctx.Done()
+							return nil, &net.OpError{Op: "dial", Net: network, Err: ctx.Err()}
+						}
+					}))
+					lock, err := lk.TryAcquire(t.Context(), "held", time.Hour)
+					require.NoError(t, err)
+					time.Sleep(2 * time.Second) // the connection is not used again
+					silent = true
+					ctx, cancel := newContext()
+					defer cancel()
+					requireNotContextError(t, call(ctx, lk, lock))
+					time.Sleep(time.Minute) // go-redis dials five times, for five seconds each
+					requireNoGoroutines(t)
+				})
+			})
+		}
+	}
+}
+
 // A cause that was given to cancel is kept.
 func TestContextErrorCarriesItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -43,16 +43,19 @@ var errAmbiguous = errors.New("the keys that belong to it can be those of anothe
 // to another name with the same prefix. That takes a hash tag in the name, or an
 // empty prefix.
 func ambiguous(key, prefix string) bool {
+	isKey := func(s string) bool { return len(s) > len(prefix) && strings.HasPrefix(s, prefix) }
+	isTag := func(s string) bool { // made of an untagged key, see companionBase
+		inner, opened := strings.CutPrefix(s, "{")
+		inner, closed := strings.CutSuffix(inner, "}")
+		return opened && closed && isKey(inner) && !hasHashTag(inner)
+	}
 	for _, suffix := range []string{":fence", ":queue"} {
 		base, found := strings.CutSuffix(key, suffix)
-		if found && hasHashTag(base) && len(base) > len(prefix) {
+		if found && (isKey(base) && hasHashTag(base) || isTag(base)) {
 			return true // "{t}:fence" belongs to "{t}"
 		}
 	}
-	inner, opened := strings.CutPrefix(key, "{")
-	inner, closed := strings.CutSuffix(inner, "}")
-	return opened && closed && hasHashTag(key) && !hasHashTag(inner) && // "{x}:fence" belongs to "x" and "{x}"
-		len(inner) > len(prefix) && strings.HasPrefix(inner, prefix)
+	return hasHashTag(key) && isTag(key) // "{x}:fence" belongs to "x" and "{x}"
 }
 
 // companionBase is what the names of the companion keys begin with, and whether

@@ -206,6 +206,7 @@ func TestNoLockIsDisturbedByTheCompanionKeysOfAnother(t *testing.T) {
 		{"", [2]string{"x", "{x}:fence"}},
 		{"", [2]string{"x", "{x}"}},
 		{"", [2]string{"a}{b", "{a}{b}"}},
+		{"", [2]string{"}", "{}}:fence"}},
 	} {
 		prefix, names := c.prefix, c.names
 		for _, order := range [][2]int{{0, 1}, {1, 0}} {

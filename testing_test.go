@@ -263,7 +263,7 @@ type network struct {
 type fault struct {
 	op    string
 	kind  faultKind
-	until <-chan struct{} // of a late request
+	until <-chan struct{} // of what is late
 }
 
 type faultKind int
@@ -274,6 +274,7 @@ const (
 	cutReply              // the request is executed; the connection is closed instead of the reply
 	cutRequest            // the connection is closed before the request arrives
 	lateRequest           // the request is executed when until is closed, whatever the client does
+	lateReply             // the request is executed; the reply arrives when until is closed
 )
 
 func newNetwork(m *miniredis.Miniredis) *network {
@@ -301,11 +302,16 @@ func (n *network) fail(op string, kind faultKind, times int) {
 
 // delay keeps the next request of op on its way until the returned function is
 // called.
-func (n *network) delay(op string) (arrive func()) {
+func (n *network) delay(op string) (arrive func()) { return n.keep(op, lateRequest) }
+
+// delayReply is the same for the reply.
+func (n *network) delayReply(op string) (arrive func()) { return n.keep(op, lateReply) }
+
+func (n *network) keep(op string, kind faultKind) (arrive func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	until := make(chan struct{})
-	n.faults = append(n.faults, &fault{op: op, kind: lateRequest, until: until})
+	n.faults = append(n.faults, &fault{op: op, kind: kind, until: until})
 	return sync.OnceFunc(func() { close(until) })
 }
 
@@ -353,16 +359,16 @@ func (n *network) setLatency(f func() time.Duration) {
 type link struct {
 	near, far net.Conn
 	mu        sync.Mutex
-	fate      faultKind // of the replies
+	fate      fault // of the replies
 }
 
-func (l *link) setFate(k faultKind) {
+func (l *link) setFate(f fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fate = k
+	l.fate = f
 }
 
-func (l *link) getFate() faultKind {
+func (l *link) getFate() fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fate
@@ -399,8 +405,8 @@ func (n *network) upstream(l *link) {
 		}
 		f := n.faultFor(buf[:size])
 		switch f.kind {
-		case loseReply, cutReply:
-			l.setFate(f.kind)
+		case loseReply, cutReply, lateReply:
+			l.setFate(f)
 		case cutRequest:
 			l.near.Close()
 			return
@@ -427,11 +433,17 @@ func (n *network) downstream(l *link) {
 		if err != nil {
 			return
 		}
-		switch l.getFate() {
+		fate := l.getFate()
+		switch fate.kind {
 		case loseReply:
 			continue
 		case cutReply:
 			return
+		case lateReply:
+			select {
+			case <-fate.until:
+			case <-n.done:
+			}
 		}
 		if !n.pass() {
 			return

@@ -89,6 +89,7 @@ func TestEndAtTheRenewalTickLeavesNothing(t *testing.T) {
 				require.Greater(t, renewed, rounds/10, "the tick was met")
 				require.Less(t, renewed, rounds, "the tick was missed")
 				require.Empty(t, r.logged(""))
+				time.Sleep(time.Second) // for what is still on its way
 				synctest.Wait()
 				require.Empty(t, packageGoroutines())
 				r.requireSilence(func() { time.Sleep(time.Minute) })
@@ -393,6 +394,23 @@ func TestShorterExtendIsBelievedBeforeItIsConfirmed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Redis may have executed the two in either order.
+func TestRenewalThatOverlapsAnExtendProvesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", 9*time.Second, WithWatchdog())
+		arrive := r.net.delayReply(opExtend)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		require.Equal(t, 9*time.Second, r.TTL("lock:a"), "the renewal is executed, its reply on the way")
+		require.NoError(t, lock.Extend(t.Context(), time.Second))
+		arrive()
+		synctest.Wait()
+		require.Equal(t, time.Second, r.TTL("lock:a"))
+		require.LessOrEqual(t, time.Until(lock.Until()), time.Second)
+		require.NoError(t, lock.Release(t.Context()))
+	})
 }
 
 // However requests are delayed, lost, repeated and overtaken: as long as a lock

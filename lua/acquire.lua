@@ -24,8 +24,12 @@ if not held then
   -- The lock is free because a lease ended, or was deleted by somebody who does
   -- not serve the queue. Those who wait come first, if we can tell them. EXISTS asks
   -- first: after ZPOPMIN, a write, Redis would not refuse the rest for want of memory.
-  local ticket = redis.call('EXISTS', KEYS[3]) == 1 and first_in_queue(ARGV[5])
-  if not ticket or ticket == ARGV[5] or not hand_over(ticket, ARGV[4], now, true) then
+  local ticket, token, ttl, channel, metadata
+  if redis.call('EXISTS', KEYS[3]) == 1 then
+    ticket, token, ttl, channel, metadata = first_in_queue(ARGV[5])
+  end
+  if not ticket or ticket == ARGV[5]
+    or not hand_over(token, ttl, channel, metadata, ARGV[4], now) then
     -- The fence is written first: if the second write is refused, a number is
     -- skipped. The other way round a lock could stand without its fence.
     local fence = mint_fence(ARGV[4], now)

@@ -18,32 +18,34 @@ local function is_live(channel)
   return not reply.err and tonumber(reply[2]) > 0
 end
 
--- Takes the first live ticket out of the queue, and the dead ones before it; own
--- is that of the process which asks, and so is live. A thousand dead processes at
--- the head of one queue are as good as a bound. An error counts as an empty queue.
+-- Takes the first live ticket out of the queue, and the dead ones before it, and
+-- returns it with its parts. own is that of the process which asks, and so is live.
+-- A thousand dead processes at the head of one queue are as good as a bound. An error
+-- counts as an empty queue.
 local function first_in_queue(own)
   for _ = 1, 1000 do
     local ticket = redis.pcall('ZPOPMIN', KEYS[3])[1]
-    if not ticket or ticket == own then return ticket end
-    local token, _, channel = parse(ticket)
-    if token and is_live(channel) then return ticket end
+    if not ticket then return nil end
+    local token, ttl, channel, metadata = parse(ticket)
+    if ticket == own or token and is_live(channel) then
+      return ticket, token, ttl, channel, metadata
+    end
   end
   return nil
 end
 
--- Sets the lock to a ticket and tells its process, if it has to be told. Returns
--- the fence and the ticket's ttl, or false if anything was refused: the lock does
--- not stand for the ticket then, and has to be freed.
-local function hand_over(ticket, retention, now, tell)
-  local token, ttl, channel, metadata = parse(ticket)
+-- Sets the lock to a ticket, and tells its process unless channel is nil. Returns
+-- the fence, or false if anything was refused: the lock does not stand for the
+-- ticket then, and has to be freed.
+local function hand_over(token, ttl, channel, metadata, retention, now)
   if #ttl > #retention or #ttl == #retention and ttl > retention then retention = ttl end
   local minted, fence = pcall(mint_fence, retention, now)
   if not minted or redis.pcall('SET', KEYS[1], token .. metadata, 'PX', ttl).err then return false end
-  if tell then
+  if channel then
     local told = redis.pcall('PUBLISH', channel, token .. ' ' .. fence .. ' ' .. now)
-    if type(told) == 'table' and told.err then return false end
+    if type(told) == 'table' then return false end
   end
-  return fence, ttl
+  return fence
 end
 
 -- Puts a ticket into the queue at a place (us); it keeps the one it has. Returns

@@ -26,15 +26,15 @@ end
 -- From here on nothing may keep the lock from being freed: refusals are caught,
 -- and where handing over was refused the lock is deleted. ZPOPMIN comes first and
 -- is a write, after which Redis refuses no more for want of memory.
-local ticket = first_in_queue(ARGV[2])
-if not ticket and ARGV[2] ~= '' then ticket = ARGV[2] end
-if not ticket then
-  redis.call('DEL', KEYS[1])
-  return {1, 0}
+local ticket, token, ttl, channel, metadata = first_in_queue(ARGV[2])
+if not ticket and ARGV[2] ~= '' then
+  ticket = ARGV[2]
+  token, ttl, channel, metadata = parse(ticket)
 end
-
-local now, own = server_time(), ticket == ARGV[2]
-local fence, ttl = hand_over(ticket, ARGV[4], now, not own)
+local own, now, fence = ticket == ARGV[2], ticket and server_time(), false
+if ticket then
+  fence = hand_over(token, ttl, not own and channel, metadata, ARGV[4], now)
+end
 if not fence then
   redis.call('DEL', KEYS[1])
   return {1, 0}

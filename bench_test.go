@@ -1,0 +1,211 @@
+package redislock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
+)
+
+// The benchmarks start a redis-server of their own. Processes are played by
+// Lockers with a client each, which share nothing but the machine.
+//
+//	go test -run '^$' -bench . -benchtime 3s .
+
+func benchLockers(b *testing.B, server *redistest.Server, n int) []*redislock.Locker {
+	lockers := make([]*redislock.Locker, n)
+	for i := range lockers {
+		lockers[i] = redislock.New(server.Client(b))
+	}
+	return lockers
+}
+
+// scriptCalls is how many scripts the server has run.
+func scriptCalls(b *testing.B, client *redis.Client) (calls int) {
+	stats, err := client.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(stats) {
+		var n int
+		for _, command := range []string{"eval", "evalsha"} {
+			if _, err := fmt.Sscanf(line, "cmdstat_"+command+":calls=%d", &n); err == nil {
+				calls += n
+			}
+		}
+	}
+	return calls
+}
+
+// BenchmarkHotName has everybody take turns in an empty critical section. It
+// reports the Redis commands of one section, and Jain's fairness index over
+// goroutines and over processes (1: all had the same number of turns).
+func BenchmarkHotName(b *testing.B) {
+	for _, shape := range []struct{ processes, goroutines int }{{1, 1}, {1, 2}, {1, 8}, {1, 64}, {1, 256}, {2, 1}, {8, 8}} {
+		b.Run(fmt.Sprintf("%dx%d", shape.processes, shape.goroutines), func(b *testing.B) {
+			server := redistest.Start(b)
+			admin := server.Client(b)
+			counts := make([][]float64, shape.processes)
+			before := scriptCalls(b, admin)
+			start := time.Now()
+			sections := takeTurns(b, benchLockers(b, server, shape.processes), counts, shape.goroutines)
+			b.ReportMetric(float64(scriptCalls(b, admin)-before)/sections, "commands/section")
+			b.ReportMetric(sections/time.Since(start).Seconds(), "sections/s")
+			all := slices.Concat(counts...)
+			b.ReportMetric(jain(all), "jain-goroutines")
+			b.ReportMetric(jain(sums(counts)), "jain-processes")
+		})
+	}
+}
+
+// takeTurns runs at least b.N sections, and counts those of each goroutine.
+func takeTurns(b *testing.B, lockers []*redislock.Locker, counts [][]float64, goroutines int) (sections float64) {
+	var wg sync.WaitGroup
+	inside, done := 0, 0
+	b.ResetTimer()
+	for p, locker := range lockers {
+		counts[p] = make([]float64, goroutines)
+		for g := range counts[p] {
+			wg.Go(func() {
+				for over := false; !over; {
+					lock, err := locker.Acquire(context.Background(), "hot", 10*time.Second)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					if inside++; inside != 1 {
+						b.Error("two hold the lock")
+					}
+					counts[p][g]++
+					done++
+					over = done >= b.N
+					inside--
+					if err := lock.Release(context.Background()); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	b.StopTimer()
+	return float64(done)
+}
+
+func jain(counts []float64) float64 {
+	var sum, squares float64
+	for _, n := range counts {
+		sum += n
+		squares += n * n
+	}
+	return sum * sum / (squares * float64(len(counts)))
+}
+
+func sums(counts [][]float64) (out []float64) {
+	for _, c := range counts {
+		sum := 0.0
+		for _, n := range c {
+			sum += n
+		}
+		out = append(out, sum)
+	}
+	return out
+}
+
+// BenchmarkHandOver measures from the start of Release in one process to the
+// return of Acquire in another, and the same for a token that is passed with LPUSH
+// and BLPOP, which is as fast as Redis can wake somebody up, and safe against
+// nothing. The rounds are interleaved. A PING is what one trip takes.
+func BenchmarkHandOver(b *testing.B) {
+	server := redistest.Start(b)
+	clients := []*redis.Client{server.Client(b), server.Client(b)}
+	lockers := []*redislock.Locker{redislock.New(clients[0]), redislock.New(clients[1])}
+	var lock, queue, ping []time.Duration
+	held, err := lockers[0].Acquire(b.Context(), "hot", time.Minute)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; b.Loop(); i++ {
+		var took time.Duration
+		took, held = handOver(b, lockers[(i+1)%2], held)
+		lock = append(lock, took)
+		queue = append(queue, passToken(b, clients[i%2], clients[(i+1)%2]))
+		start := time.Now()
+		clients[0].Ping(context.Background())
+		ping = append(ping, time.Since(start))
+	}
+	if err := held.Release(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	for _, q := range []struct {
+		name string
+		at   float64
+	}{{"median", 0.5}, {"p99", 0.99}} {
+		l, t := quantile(lock, q.at), quantile(queue, q.at)
+		b.ReportMetric(float64(l)/1e3, q.name+"-µs")
+		b.ReportMetric(float64(t)/1e3, q.name+"-blpop-µs")
+		b.ReportMetric(float64(l)/float64(t), q.name+"-ratio")
+		b.ReportMetric(float64(quantile(ping, q.at))/1e3, q.name+"-ping-µs")
+	}
+}
+
+func quantile(d []time.Duration, q float64) time.Duration {
+	slices.Sort(d)
+	return d[int(float64(len(d)-1)*q)]
+}
+
+func handOver(b *testing.B, to *redislock.Locker, held *redislock.Lock) (time.Duration, *redislock.Lock) {
+	type arrival struct {
+		at   time.Time
+		lock *redislock.Lock
+		err  error
+	}
+	arrived := make(chan arrival, 1)
+	go func() {
+		lock, err := to.Acquire(context.Background(), "hot", time.Minute)
+		arrived <- arrival{time.Now(), lock, err}
+	}()
+	for waiting := 0; waiting == 0; {
+		info, err := to.Inspect(b.Context(), "hot")
+		if err != nil {
+			b.Fatal(err)
+		}
+		waiting = info.Waiters
+	}
+	start := time.Now()
+	if err := held.Release(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	a := <-arrived
+	if a.err != nil {
+		b.Fatal(a.err)
+	}
+	return a.at.Sub(start), a.lock
+}
+
+func passToken(b *testing.B, from, to *redis.Client) time.Duration {
+	arrived := make(chan time.Time, 1)
+	go func() {
+		to.BLPop(context.Background(), time.Minute, "token")
+		arrived <- time.Now()
+	}()
+	for blocked := false; !blocked; {
+		info, err := from.Info(b.Context(), "clients").Result()
+		if err != nil {
+			b.Fatal(err)
+		}
+		blocked = strings.Contains(info, "blocked_clients:1")
+	}
+	start := time.Now()
+	from.LPush(context.Background(), "token", "x")
+	return (<-arrived).Sub(start)
+}
