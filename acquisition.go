@@ -102,7 +102,7 @@ func (a *acquisition) outcome(c *call, reply []any, err error) outcome {
 		a.doubt(c) // it stands in Redis, and must not stay
 		return outcome{err: errLate}
 	}
-	return outcome{lock: a.lk.newLock(a, r.fence, c.sent)}
+	return outcome{lock: a.lk.newLock(a, grant{fence: r.fence, server: r.server, anchor: c.sent})}
 }
 
 // doubt notes that the outcome of c is not known. Of those that have ended, one

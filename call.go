@@ -26,6 +26,7 @@ func replyLimit(ttl time.Duration) time.Duration {
 // and whoever waits for it can leave. The goroutine ends when the client gives
 // the command up, at the latest after the socket's time-outs.
 type call struct {
+	of    *script
 	sent  time.Time // before anything was written: leases are counted from here
 	done  <-chan struct{}
 	reply []any // reply and err are set when done is closed
@@ -35,7 +36,7 @@ type call struct {
 // start sends a request. It does not block.
 func (lk *Locker) start(ctx context.Context, r request) *call {
 	done := make(chan struct{})
-	c := &call{sent: time.Now(), done: done}
+	c := &call{of: r.script, sent: time.Now(), done: done}
 	go func() {
 		defer close(done)
 		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
@@ -50,7 +51,7 @@ func (lk *Locker) start(ctx context.Context, r request) *call {
 // are limit enough, and a goroutine is saved.
 func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
 	if ctx.Done() == nil {
-		c := &call{sent: time.Now(), done: closed}
+		c := &call{of: r.script, sent: time.Now(), done: closed}
 		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
 		return c, c.reply, plainError(ctx, c.err, r.limit)
 	}
@@ -88,6 +89,16 @@ func (c *call) underWay() bool {
 // answered tells whether the server has replied, so that the request cannot be
 // executed any more.
 func (c *call) answered() bool { return !c.underWay() && !maybeExecuted(c.err) }
+
+// askedBefore tells whether the request is a question that is known to have been
+// executed before a time of the server.
+func (c *call) askedBefore(server int64) bool {
+	if c.of != acquireScript || c.err != nil {
+		return false
+	}
+	r, err := parseAcquire(c.reply)
+	return err == nil && r.server < server
+}
 
 // plainError tells the end of the caller's ctx from the end of our own limit:
 // both arrive as a context error of the bounded ctx.

@@ -41,7 +41,7 @@ func (a *acquisition) resumed(c *call, reply []any, late bool) (*Lock, error) {
 	case leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0:
 		return nil, a.failed(errLate)
 	}
-	lock := a.lk.newLock(a, extended.fence, c.sent)
+	lock := a.lk.newLock(a, grant{fence: extended.fence, anchor: c.sent})
 	if late {
 		lock.floor = a.ttl
 	}

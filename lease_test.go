@@ -84,7 +84,7 @@ func suspended(t *testing.T) *Lock {
 	lk := New(clusterClient(t, neverDial(t)))
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{})
 	require.NoError(t, err)
-	lock := lk.newLock(a, 1, time.Now())
+	lock := lk.newLock(a, grant{fence: 1, anchor: time.Now()})
 	lock.mu.Lock()
 	lock.lease.until = shiftWall(t, lock.lease.until, -3600)
 	lock.mu.Unlock()

@@ -92,9 +92,15 @@ func (ls *lines) join(w *waiter) {
 	w.spot = w.line.waiters.PushBack(w)
 	if w.line.head() == w {
 		w.promote()
+		w.askIn(min(time.Until(w.due), patience))
 	}
 	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inbox)
 }
+
+// patience is how long one who finds a holder of this Locker, and nobody waiting,
+// relies on being brought along. The holder may have lost the lock without knowing
+// it yet; but where sections are short it is not worth a request to find out.
+const patience = 25 * time.Millisecond
 
 // promote makes w the head. If a lock of this Locker is before it, that one's
 // release will bring it along; until then it looks after things once in a while.
@@ -364,7 +370,7 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 		}
 		w.nudge()
 	case r.next == nextGranted:
-		w.grant(grant{fence: r.fence, anchor: c.sent})
+		w.grant(grant{fence: r.fence, server: r.server, anchor: c.sent})
 	case r.next == nextQueued:
 		w.enqueued(registration{sent: c.sent, server: r.server})
 		w.askIn(w.a.lk.leasePause(r.left))

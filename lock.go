@@ -224,6 +224,8 @@ type Lock struct {
 	token string
 	fence int64
 
+	granted int64 // time of the server, us
+
 	// held ends when the lock does; its cause is why. It is nil in a zero Lock.
 	held context.Context
 	end  context.CancelCauseFunc

@@ -123,12 +123,12 @@ func (u *undoing) withdraw() (bool, error) {
 // longer. A lock that ends otherwise is left alone: it may have been handed to
 // another process, which goes on with its token.
 func (a *acquisition) settle(lock *Lock) {
-	answered := true
+	late := false
 	for _, c := range a.unanswered {
 		<-c.done
-		answered = answered && c.answered()
+		late = late || !c.askedBefore(lock.granted) && (lock.releasing() || !c.answered())
 	}
-	if answered && !lock.releasing() {
+	if !late {
 		return
 	}
 	context.AfterFunc(lock.held, func() {

@@ -59,7 +59,7 @@ func (w *waiter) lockOf(g grant) *Lock {
 	if g.err != nil || leaseFrom(g.anchor, w.a.ttl).left(time.Now()) <= 0 {
 		return nil
 	}
-	return w.a.lk.newLock(w.a, g.fence, g.anchor)
+	return w.a.lk.newLock(w.a, g)
 }
 
 // ask puts the question to Redis: with a ticket if there is an inbox. A grant that

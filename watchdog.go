@@ -12,9 +12,9 @@ import (
 // newLock makes the handle of a lock that Redis has granted, and starts what
 // looks after it: a timer that ends it with its lease, and the watchdog if there
 // is to be one.
-func (lk *Locker) newLock(a *acquisition, fence int64, sent time.Time) *Lock {
+func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l := &Lock{
-		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: fence,
+		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, granted: g.server,
 		extending: make(chan struct{}, 1),
 		changed:   make(chan struct{}, 1),
 		floor:     maxLease,
@@ -22,7 +22,7 @@ func (lk *Locker) newLock(a *acquisition, fence int64, sent time.Time) *Lock {
 	l.held, l.end = context.WithCancelCause(context.Background())
 	l.mu.Lock() // the timer may fire before it is assigned
 	defer l.mu.Unlock()
-	l.confirm(sent, a.ttl)
+	l.confirm(g.anchor, a.ttl)
 	l.expiry = time.AfterFunc(l.untilNextLook(), l.look)
 	if a.opts.watchdog {
 		go l.watch(l.renewalContext(a.opts))

@@ -525,6 +525,9 @@ func TestNoGoroutineIsLeftOnAnyPath(t *testing.T) {
 			lock, err := r.lockerOn(client).TryAcquire(t.Context(), "a", 3*time.Second, WithWatchdog())
 			require.NoError(t, err)
 			require.NoError(t, client.Close())
+			time.Sleep(time.Second + time.Millisecond)
+			synctest.Wait()
+			require.Empty(t, packageGoroutines(), "the next renewal was the last")
 			requireLost(t, lock, 3*time.Second)
 			requireFailure(t, lock.Release(t.Context()), opRelease, "lock:a", redis.ErrClosed)
 		},
