@@ -12,6 +12,9 @@
 //     have ended in Redis, also while Redis is silent.
 //   - Every acquisition carries a fencing token, and the fencing tokens of one
 //     name only ever grow.
+//   - Who waits is served first come, first served: goroutines of one Locker in
+//     the order of their calls, processes in turns. See Waiting for what breaks
+//     the order.
 //
 // # What it does not promise
 //
@@ -24,8 +27,8 @@
 //     persistence, a failover to a replica that had not received the key yet, an
 //     eviction, FLUSHALL. The holder hears of it at its next renewal or request;
 //     until then a second holder is possible.
-//   - There is no order among processes that wait, and no reentrance: a holder
-//     that acquires the same name again waits for itself.
+//   - There is no reentrance: a holder that acquires the same name again waits for
+//     itself.
 //
 // # The pieces
 //
@@ -64,32 +67,55 @@
 // holding. The ctx given to WithLock limits both. Every call returns within 50 ms
 // of the end of its ctx, whatever Redis or the socket does; only WithLock takes
 // longer, if its function does, and for the release that follows (750 ms at
-// most). A ctx without an end is served as well: one try waits for its reply for
-// as long as the TTL, but one second at least and five at most, and after three
-// tries the error is returned. Only an Acquire that is already waiting for a
-// holder waits for Redis too, until its ctx ends.
+// most). Where Redis does not answer and ctx does not end, the error is returned
+// after three tries. One try waits for its reply for as long as the TTL, but one
+// second at least and five at most; Release, and any call but Acquire whose ctx
+// cannot end, leaves that to the client's time-outs. Only an Acquire that is
+// already waiting for a holder waits for Redis too, until its ctx ends.
 //
 // An acquisition that returns an error leaves no lock behind. A request whose
 // reply did not arrive may have been executed all the same; it is undone in the
-// background, for at most 15 seconds. What cannot be undone in that time ends
-// with its lease.
+// background, for at most 15 seconds. So is WithLock's release if it fails. What
+// cannot be undone in that time, or because the client was closed, ends with its
+// lease.
 //
 // # Waiting
 //
-// Goroutines of one Locker that wait for the same name stand in a queue, first
-// come, first served. The first of them asks Redis again and again, after pauses
-// that grow from 10 to 500 ms, with jitter, and are never longer than what is
-// left of the holder's lease. The others cost no traffic.
+// A lock is handed over by the release itself. Goroutines of one Locker that wait
+// for the same name stand in a line, first come, first served. Only the first of
+// the line is known to Redis, by a ticket in the name's queue. The script that
+// releases the lock gives it to the first ticket, and publishes that to the inbox
+// of its process, a pub/sub channel. It also takes along the next ticket of the
+// releasing process, which goes to the end of the queue. So processes take turns,
+// nobody polls, and where goroutines wait in line a critical section costs one
+// command.
+//
+// What a push does not tell (a message was lost, a lease has ended, the key was
+// deleted by hand or by another library) is found by asking: the first of a line
+// asks again after the rest of the holder's lease or the poll interval
+// ([WithPollInterval], less some jitter), whichever is shorter, and at once when
+// its subscription was restored. Where Redis refuses the subscription, it asks
+// after pauses that grow from 10 to 500 ms. Processes that
+// wait in this way have no turns: one keeps the lock for as long as goroutines of its
+// own wait for it.
+//
+// The order between processes counts from the first question that carries a
+// ticket. It is broken where a process cannot subscribe (it has no place, and may
+// be overtaken without end), where its subscription is cut when its turn comes,
+// where the queue is lost, and where the server's clock is set back. Programs that
+// lock the same key with another library do not stand in the queue.
 //
 // # Goroutines and connections
 //
-// There is nothing to close. A Locker owns no connection: a request borrows one
-// from the client's pool for one round trip, and a lock that is held occupies
-// none. Goroutines run while a call is under way, one per request; while a lock
-// with a watchdog is held, one per lock; while a release that was not waited for
-// or an abandoned acquisition is completed, for at most 15 seconds; and while a
-// request that was abandoned waits for its socket, as long as the time-outs of the
-// client allow. The end of a lease is watched by a timer.
+// There is nothing to close. A request borrows a connection from the client's pool
+// for one round trip; a lock that is held and a goroutine that waits occupy none.
+// While somebody waits, and up to 4 seconds longer, a Locker has one goroutine and
+// one connection of its own, beside the pool, for its inbox. Other goroutines run
+// while a call is under way, one per request; while a lock with a watchdog is held,
+// one per lock; while a release that was not waited for or an abandoned acquisition
+// is completed, for at most 15 seconds; and while a request that was abandoned waits
+// for its socket, as long as the time-outs of the client allow. The end of a lease
+// is watched by a timer.
 //
 // All methods may be called from any number of goroutines.
 //
@@ -98,21 +124,34 @@
 // The clocks of the process and of the Redis server need not agree, but must run
 // at the same speed, within 1 %. Redis expires keys by its wall clock: if that is
 // set forward while a lock is held, the lease ends early and the holder is not
-// told in time. On the side of the process the wall clock and the monotonic clock
-// must both say that the lock is valid, so setting its clock back does not prolong
-// a lock, and neither does suspending the machine. After a suspension Err knows at
-// once; Done and contexts follow within a second, or a tenth of the TTL if that is
-// longer.
+// told in time.
+//
+// A grant that is pushed to a waiting process needs one thing more: that the
+// server's clock is not set forward, and runs at most 0.1 % faster, between the last
+// question of that process and the grant. Else the delay of the message is not taken
+// off the lease.
+//
+// On the side of the process the wall clock and the monotonic clock must both say
+// that the lock is valid, so setting its clock back does not prolong a lock, and
+// neither does suspending the machine. After a suspension Err knows at once; Done
+// and contexts follow within a second, or a tenth of the TTL if that is longer.
 //
 // # What stands in Redis
 //
-// The key of a lock is a string, prefix + name, whose value is the token, or the
-// token, a space and the metadata. It expires with the lease. The fence is a
-// second string, {prefix + name}:fence, which holds the last fencing token in
-// decimal digits and is kept for an hour after the last acquisition or renewal,
-// see [WithFenceRetention]. If the lock's key has a hash tag of its own, it is
-// prefix + name + :fence. A fencing token is the greater of the last one plus one
-// and the server's time in microseconds since 1970.
+//	lock:order:42          string: the token, or token, space, metadata
+//	{lock:order:42}:fence  string: the last fencing token, in decimal digits
+//	{lock:order:42}:queue  sorted set: a ticket for each process that waits
+//	lock:inbox:...         pub/sub channel, one for each Locker while it waits
+//
+// The key of a lock is prefix + name, and expires with the lease. The fence is kept
+// for an hour after the last acquisition or renewal, see [WithFenceRetention]. A
+// fencing token is the greater of the last one plus one and the server's time in
+// microseconds since 1970. The queue goes with its last ticket, or between 10 and 20
+// minutes after one was put in.
+//
+// If the lock's key has a hash tag of its own, its companions have it too: a{b}c goes
+// with a{b}c:fence. Names whose keys could be those of another name are refused with
+// [ErrInvalidName]: {t}:fence and {t}:queue, and with an empty prefix {x}.
 //
 // SET key token NX PX makes the same key. Programs that lock by that recipe, and
 // libraries that do, exclude holders of this package and are excluded by them.

@@ -15,10 +15,10 @@ import (
 // The conditions a caller can act on. Every method returns them wrapped in an
 // [*Error]; compare with errors.Is.
 var (
-	// ErrNotAcquired says that somebody else holds the lock. It is what
-	// TryAcquire returns at once, and what Acquire returns when its ctx ended
-	// while it waited (the error then also Is ctx.Err()). An outage of Redis is
-	// never reported as ErrNotAcquired.
+	// ErrNotAcquired says that somebody else holds the lock, or has waited for it
+	// longer. It is what TryAcquire returns at once, and what Acquire returns when
+	// its ctx ended while it waited (the error then also Is ctx.Err()). An outage
+	// of Redis is never reported as ErrNotAcquired.
 	ErrNotAcquired = errors.New("lock is held by somebody else")
 
 	// ErrNotHeld says that the key does not hold this lock's token: the lease
@@ -31,15 +31,18 @@ var (
 	// WithLock returns it when that happened while the function ran.
 	ErrLost = errors.New("lock was lost")
 
-	// ErrReleased is what a lock answers after its own Release succeeded.
+	// ErrReleased is what a lock answers after its own Release succeeded, and
+	// Extend as soon as Release has begun.
 	ErrReleased = errors.New("lock is released")
 
-	// ErrInvalidTTL says that a TTL is below [MinTTL], or that a duration
-	// given as an option is not positive. Nothing was sent to Redis.
+	// ErrInvalidTTL says that a TTL is below [MinTTL], or that WithMaxHold was
+	// given a duration that is not positive. Nothing was sent to Redis.
 	ErrInvalidTTL = errors.New("invalid TTL")
 
-	// ErrInvalidName says that a lock name cannot be used. Nothing was sent to
-	// Redis.
+	// ErrInvalidName says that a lock name cannot be used: it is empty, or the
+	// keys that would belong to it can belong to another name with the same prefix
+	// ("{t}:fence" is the fence of "{t}"), or, on a Redis Cluster, it has a '}' that
+	// keeps these keys from sharing a slot. Nothing was sent to Redis.
 	ErrInvalidName = errors.New("invalid lock name")
 )
 

@@ -364,6 +364,22 @@ func TestLateRequestOfAnAcquisitionLeavesNoKeyAfterRelease(t *testing.T) {
 	})
 }
 
+func TestLateRequestOfAnAcquisitionDoesNotUndoAnExtend(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		arrive := r.net.delay(opAcquire)
+		lock, err := r.locker().TryAcquire(t.Context(), "a", time.Second)
+		require.NoError(t, err)
+		require.NoError(t, lock.Extend(t.Context(), time.Hour))
+		arrive()
+		synctest.Wait()
+		require.Equal(t, 2, r.requests(opAcquire), "both were executed")
+		require.Equal(t, time.Hour, r.TTL("lock:a"))
+		require.NoError(t, lock.Release(t.Context()))
+		requireNoGoroutines(t)
+		require.False(t, r.Exists("lock:a"))
+	})
+}
+
 func TestRepeatedAcquireNeverTakesWhatAnotherHas(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.net.fail(opAcquire, cutReply, 1)

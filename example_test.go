@@ -144,6 +144,53 @@ func ExampleLocker_Acquire_deadline() {
 	// deadline exceeded: true
 }
 
+// The release hands the lock to the one who has waited longest, here in another
+// process. Nobody polls meanwhile.
+func ExampleLocker_Acquire_handOver() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	here, there := redislock.New(client), redislock.New(client) // stand for two processes
+
+	first, err := here.Acquire(ctx, "report", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	granted := make(chan *redislock.Lock)
+	go func() {
+		lock, err := there.Acquire(ctx, "report", time.Minute)
+		if err != nil {
+			panic(err)
+		}
+		granted <- lock
+	}()
+	for {
+		info, err := here.Inspect(ctx, "report")
+		if err != nil {
+			panic(err)
+		}
+		if info.Waiters > 0 { // processes in the queue
+			fmt.Println("waiting:", info.Waiters)
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+
+	fmt.Println("released:", first.Release(ctx) == nil)
+	second := <-granted
+	fmt.Println("newer fence:", second.Fence() > first.Fence())
+	_, err = here.TryAcquire(ctx, "report", time.Minute)
+	fmt.Println("held by the other:", errors.Is(err, redislock.ErrNotAcquired))
+	fmt.Println("released:", second.Release(ctx) == nil)
+	// Output:
+	// waiting: 1
+	// released: true
+	// newer fence: true
+	// held by the other: true
+	// released: true
+}
+
 // TryAcquire is for work that needs to be done by one process only: whoever comes
 // second has nothing to do.
 func ExampleLocker_TryAcquire() {

@@ -102,8 +102,9 @@ func TestTimerLooksBeforeTheEnd(t *testing.T) {
 		} {
 			lock := r.acquire(ttl.String(), ttl)
 			lock.mu.Lock()
-			require.Equal(t, want, lock.untilNextLook())
+			next := lock.untilNextLook()
 			lock.mu.Unlock()
+			require.Equal(t, want, next)
 		}
 	})
 }

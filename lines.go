@@ -72,6 +72,7 @@ type line struct {
 	place     int64     // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
 	outage    error     // why the last question was not answered, or nil
 	warned    bool      // of the outage
+	turn      time.Time // since when it has had the lock without a break
 }
 
 // waiter is one goroutine that waits for a lock, in (*waiter).run. What others
@@ -179,6 +180,9 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	delete(ls.heads, w.a.token)
 	if lock != nil {
 		l.hold(lock)
+	}
+	if l.turn.IsZero() {
+		l.turn = time.Now()
 	}
 	if lock != nil || l.waiters.Len() == 0 {
 		l.place = 0
@@ -316,9 +320,22 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
 		ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
 		return nil, ""
 	}
+	if id == noInbox && time.Since(l.turn) > longestTurn {
+		l.turn = time.Time{}
+		w.askIn(turnPause)
+		return nil, ""
+	}
 	ls.expectGrant(w)
 	return w, w.a.ticket(id)
 }
+
+// Without an inbox, nobody stands in the queue: other processes find the lock by
+// polling, or never, if it is always handed on here. So it is left free for a while
+// now and then. With an inbox, the queue sees to it that processes take turns.
+const (
+	longestTurn = 250 * time.Millisecond
+	turnPause   = 100 * time.Millisecond
+)
 
 // expectGrant makes w known to the inbox, before its ticket is sent. Until the
 // registration is answered, all that is known of a grant is that it is not older
@@ -359,7 +376,9 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	switch {
 	case out.lock != nil:
 	case out.err != nil:
-		l.outage = out.err
+		if isTransient(out.err) {
+			l.outage = out.err
+		}
 		w.askIn(min(w.pause.next(), w.a.lk.pollPause()))
 		return w.verdict(out.err)
 	case out.queued:

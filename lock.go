@@ -12,17 +12,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is the little that is needed of go-redis. *redis.Client (also one made
-// by redis.NewFailoverClient) and redis.UniversalClient have it. The client stays
-// the caller's: it is never closed, reconfigured or copied here.
+// Client is the little that is needed of go-redis. *redis.Client has it, also one
+// made by redis.NewFailoverClient. The client stays the caller's: it is never
+// closed, reconfigured or copied here.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Locker acquires locks on one Redis. It is safe for concurrent use and needs no
-// closing. It has goroutines and a connection of its own only for a time: a
+// Locker acquires locks on one Redis. It is safe for concurrent use, needs no
+// closing, and is best shared: one in a process for each Redis. It has goroutines and a connection of its own only for a time: a
 // goroutine for each lock held with a watchdog; one for each request under way,
 // which may stay in the socket until the client's time-outs when its caller has
 // left; one for a release or an undoing that goes on in the background, for 15
@@ -123,7 +123,7 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // creates a lock: if the key does not hold the token (any more), it returns
 // [ErrNotHeld]. Whoever hands a lock over must stop using its own handle before:
 // that one does not learn that the lease was set anew, perhaps to less, nor that
-// the lock was released.
+// the lock was released, and if it has a watchdog it goes on renewing.
 //
 // It blocks as TryAcquire does, and has its errors for bad arguments. On error the
 // lock is left to its lease.
@@ -145,7 +145,7 @@ type Info struct {
 	Token    string        // the holder's token, without metadata
 	Metadata string        // what the holder gave to WithMetadata
 	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
-	Waiters  int           // processes that wait in the queue; those that poll are not counted
+	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted
 	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record
 }
 
@@ -180,7 +180,8 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 // too. If fn released the lock itself, that is no error.
 //
 // The release blocks as [Lock.Release] does. When ctx has ended, or fn panicked, it
-// is waited for 750 ms at most, and then goes on in the background.
+// is waited for 750 ms at most. A release that failed by then is WithLock's error,
+// and goes on in the background, for 15 seconds.
 func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, fn func(ctx context.Context, lock *Lock) error, opts ...AcquireOption) (err error) {
 	lock, err := lk.acquire(ctx, name, ttl, acquireOptions{watchdog: true}.with(opts))
 	if err != nil {
@@ -292,7 +293,8 @@ func (l *Lock) Fence() int64 {
 
 // Until is when the lease ends on this process's clock, unless it is extended
 // before. It is earlier than the end of the lease in Redis by 1 % of the TTL and
-// 2 ms, counted from before the request was sent. An Extend to a shorter TTL brings
+// 2 ms, counted from before the request was sent; of a lock that was handed over,
+// from when Redis did so, as far as it can be known. An Extend to a shorter TTL brings
 // it forward as soon as it begins. Of a lock that has ended it is the last one.
 func (l *Lock) Until() time.Time {
 	if l.none() {

@@ -72,9 +72,9 @@ func WithFenceRetention(d time.Duration) Option {
 
 // WithPollInterval sets the longest time that the first of those who wait for a
 // name goes without asking Redis, whatever pushes it expects. The default is five
-// seconds. It is how long a waiter may take to notice what nobody tells it: a lock
-// that was deleted by hand or released by another library, a lost message. It
-// panics unless d is positive.
+// seconds. This, or the rest of the holder's lease if that is shorter, is how long a
+// waiter may take to notice what nobody tells it: a lock that was deleted by hand or
+// released by another library, a lost message. It panics unless d is positive.
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
 	return func(o *options) { o.pollInterval = d }

@@ -517,6 +517,7 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 		r.net.setLatency(func() time.Duration { return rand.N(2 * time.Millisecond) })
 		var mu sync.Mutex
 		var holders []*Lock
+		entered := 0
 		enter := func(lock *Lock) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -525,14 +526,14 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 				require.Less(t, h.Fence(), lock.Fence())
 			}
 			holders = append(holders, lock)
+			entered++
 		}
 		leave := func(lock *Lock) {
 			mu.Lock()
 			defer mu.Unlock()
 			holders = slices.DeleteFunc(holders, func(h *Lock) bool { return h == lock })
 		}
-		end := time.Now().Add(time.Minute)
-		var entered int
+		end := time.Now().Add(30 * time.Second)
 		var wg sync.WaitGroup
 		for range 10 {
 			lk := r.lockerOn(r.connect())
@@ -541,7 +542,6 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 					err := lk.WithLock(t.Context(), "a", 300*time.Millisecond, func(ctx context.Context, lock *Lock) error {
 						enter(lock)
 						defer leave(lock)
-						entered++
 						select {
 						case <-time.After(rand.N(time.Second)):
 						case <-ctx.Done():
@@ -571,6 +571,6 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		require.Greater(t, entered, 20)
+		require.Greater(t, entered, 10)
 	})
 }

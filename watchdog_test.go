@@ -133,7 +133,7 @@ func TestSilenceIsALossBeforeTheLeaseCanHaveEnded(t *testing.T) {
 
 func TestSilenceAtAnyMomentIsALossBeforeTheLeaseHasEnded(t *testing.T) {
 	const ttl = 3 * time.Second
-	for range 40 {
+	for range 25 {
 		after := rand.N(10 * time.Second)
 		inBubble(t, func(t *testing.T, r *fakeRedis) {
 			r.net.setLatency(func() time.Duration { return rand.N(100 * time.Millisecond) })
@@ -416,7 +416,7 @@ func TestRenewalThatOverlapsAnExtendProvesNothing(t *testing.T) {
 // However requests are delayed, lost, repeated and overtaken: as long as a lock
 // counts as held, Redis keeps its key for at least as long as Until says.
 func TestValidityNeverExceedsTheLease(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) { checkValidity(t, r, rand.New(rand.NewPCG(seed, 1))) })
 		})
