@@ -50,7 +50,9 @@ package redislock
 
 import (
 	"container/list"
+	"errors"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 )
@@ -376,7 +378,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	switch {
 	case out.lock != nil:
 	case out.err != nil:
-		if isTransient(out.err) {
+		if isTransient(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
 			l.outage = out.err
 		}
 		w.askIn(min(w.pause.next(), w.a.lk.pollPause()))

@@ -339,8 +339,8 @@ func (n *network) cut() {
 	}
 }
 
-// down closes all connections and refuses new ones, until up.
-func (n *network) down() { n.cut(); n.setRefuse(true) }
+// down refuses new connections, until up, and closes all there are.
+func (n *network) down() { n.setRefuse(true); n.cut() }
 func (n *network) up()   { n.setRefuse(false) }
 
 func (n *network) setRefuse(refuse bool) {
