@@ -296,13 +296,16 @@ func (lk *Locker) pollPause() time.Duration {
 	return d - rand.N(d/8+1)
 }
 
-// leasePause is how long to leave a holder alone whose lease ends in left: not
-// past its end, and not past the poll interval.
-func (lk *Locker) leasePause(left time.Duration) time.Duration {
+// leasePause is how long w leaves a holder alone whose lease ends in left (negative:
+// never): not past its end, and not past the poll interval. While w waits, the lock
+// may go to others with shorter leases, who may die; w's own TTL is the best guess
+// of theirs, and once a second is often enough.
+func (w *waiter) leasePause(left time.Duration) time.Duration {
+	d := min(w.a.lk.pollPause(), max(w.a.ttl, time.Second))
 	if left < 0 {
-		return lk.pollPause()
+		return d
 	}
-	return min(lk.pollPause(), left+time.Millisecond+rand.N(5*time.Millisecond))
+	return min(d, left+time.Millisecond+rand.N(5*time.Millisecond))
 }
 
 // bring is the waiter that the release of lock brings along, if anybody waits, and
@@ -385,7 +388,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 		return w.verdict(out.err)
 	case out.queued:
 		w.enqueued(registration{sent: c.sent, server: out.server})
-		w.askIn(w.a.lk.leasePause(out.left))
+		w.askIn(w.leasePause(out.left))
 	default:
 		w.unqueued(out.left)
 	}
@@ -442,7 +445,7 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 		w.grant(grant{fence: r.fence, server: r.server, anchor: c.sent})
 	case r.next == nextQueued:
 		w.enqueued(registration{sent: c.sent, server: r.server})
-		w.askIn(w.a.lk.leasePause(r.left))
+		w.askIn(w.leasePause(r.left))
 	case r.next == nextPassed:
 		w.unqueued(r.left)
 	default:
@@ -456,7 +459,7 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 func (w *waiter) unqueued(left time.Duration) {
 	w.line.answered()
 	w.registered, w.line.place = nil, 0
-	w.askIn(min(w.pause.next(), w.a.lk.leasePause(left)))
+	w.askIn(min(w.pause.next(), w.leasePause(left)))
 }
 
 // askHead has the head of a line ask at once.
@@ -493,12 +496,12 @@ func (ls *lines) pushed(token string, g grant) {
 	if w == nil {
 		return
 	}
-	r := w.registered
-	if r == nil || r.server > 0 && g.server <= r.server {
-		w.nudge() // older than what we know, or known to be gone: Redis will tell
+	now := time.Now()
+	if w.registered == nil || !plausible(g, *w.registered, now) {
+		w.nudge() // Redis will tell
 		return
 	}
-	g.anchor = anchorOf(g, *r, time.Now())
+	g.anchor = anchorOf(g, *w.registered, now)
 	w.grant(g)
 }
 

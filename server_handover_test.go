@@ -19,7 +19,7 @@ import (
 // waiter stands in the queue and knows it.
 func TestServerReleaseWhileAWaiterSetsUpIsNotMissed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r, open := newRig(t), t // what goes on in the background needs its client for longer than a subtest
 	acquire, subscribe := r.op("acquire"), redistest.Command("subscribe")
 	withTicket := redistest.And(acquire, redistest.ArgContains(" 60000 5 ")) // token, ttl, length of the prefix
 	for moment, how := range map[string]struct {
@@ -38,13 +38,13 @@ func TestServerReleaseWhileAWaiterSetsUpIsNotMissed(t *testing.T) {
 	} {
 		t.Run(moment, func(t *testing.T) {
 			name, ctx := t.Name(), t.Context()
-			holder := hold(t, r.locker(t), name, time.Minute)
+			holder := hold(t, r.locker(open), name, time.Minute)
 			match := how.match
 			if moment != "subscription on its way" && moment != "confirmation on its way" {
 				match = redistest.And(match, on(name))
 			}
 			rule := r.relay.Once(match, how.action)
-			lk := r.asleep(t)
+			lk := r.asleep(open)
 			wait := started(func() (*redislock.Lock, error) { return lk.Acquire(ctx, name, time.Minute) })
 			r.await(t, rule.Hit(), moment)
 			released := time.Now()
@@ -122,18 +122,18 @@ func TestServerContextThatEndsWhileWaitingIsContentionAndLeavesNoTicket(t *testi
 // must neither disturb the new holder nor mint a second fence.
 func TestServerReleaseWhoseReplyIsLostHandsOverOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r, open := newRig(t), t // what goes on in the background needs its client for longer than a subtest
 	for loss, action := range lossy {
 		for kind, own := range map[string]bool{"own process": true, "another process": false} {
 			t.Run(loss+"/"+kind, func(t *testing.T) {
 				name, ctx := t.Name(), t.Context()
-				lk := r.locker(t, impatient)
+				lk := r.locker(open, impatient)
 				holder := hold(t, lk, name, time.Minute)
 				var wait func(testing.TB) (*redislock.Lock, error)
 				if own {
 					wait = r.inLine(ctx, t, lk, name, time.Minute)
 				} else {
-					wait = r.waiting(ctx, t, r.asleep(t), name, time.Minute)
+					wait = r.waiting(ctx, t, r.asleep(open), name, time.Minute)
 				}
 				rule := r.relay.Once(r.opOn("release", name), action)
 				released := time.Now()

@@ -65,13 +65,13 @@ func (c *tapped) Write(b []byte) (int, error) {
 
 func (c *tapped) Read(b []byte) (int, error) {
 	for {
-		n, rest := c.deliver(b)
+		n, _ := c.deliver(b)
 		if n > 0 {
 			return n, nil
 		}
 		n, err := c.Conn.Read(b[:min(len(b), 4096)])
 		c.arrived(b[:n])
-		if _, rest = c.deliver(nil); err != nil && !rest {
+		if _, rest := c.deliver(nil); err != nil && !rest {
 			return 0, err
 		}
 	}

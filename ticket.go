@@ -51,6 +51,18 @@ func parseGrant(payload string) (token string, g grant, ok bool) {
 	return fields[0], g, errFence == nil && errTime == nil && g.fence > 0
 }
 
+// plausible tells whether a grant can be the answer to what is registered: minted by
+// our scripts (a fence is never below the time), after the registration, and not in
+// the future. Else the server's clock was set, or somebody publishes nonsense.
+func plausible(g grant, r registration, arrived time.Time) bool {
+	if g.fence < g.server {
+		return false
+	}
+	passed := time.Duration(g.server-r.server) * time.Microsecond
+	here := arrived.Sub(r.sent)
+	return r.server == 0 || passed > 0 && passed <= here+clockMargin(here)
+}
+
 // anchorOf is the moment from which the lease of a pushed grant counts.
 //
 // When a push arrives its lease has been running for a time we cannot know: the

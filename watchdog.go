@@ -183,10 +183,6 @@ func (l *Lock) renewed(sent time.Time, ttl time.Duration, epoch int, err error) 
 	if err != nil {
 		return
 	}
-	before := l.lease
 	l.confirm(sent, ttl)
-	if before.until.After(l.lease.until) {
-		l.lease = before // the lease of a longer Extend goes on
-	}
 	l.expiry.Reset(l.untilNextLook())
 }
