@@ -89,7 +89,9 @@ func (a *acquisition) request(ticket string, place int64) request {
 func (a *acquisition) outcome(c *call, reply []any, err error) outcome {
 	var r acquireReply
 	if err == nil {
-		r, err = parseAcquire(reply)
+		if r, err = parseAcquire(reply); err != nil {
+			a.doubt(c)
+		}
 	} else if maybeExecuted(err) {
 		a.doubt(c)
 	}
@@ -105,13 +107,21 @@ func (a *acquisition) outcome(c *call, reply []any, err error) outcome {
 	return outcome{lock: a.lk.newLock(a, grant{fence: r.fence, server: r.server, anchor: c.sent})}
 }
 
-// doubt notes that the outcome of c is not known. Of those that have ended, one
-// stands for all, so that a long outage does not fill the memory.
+// doubt notes that the outcome of c is not known. Of those that have ended, one that
+// was answered and one that was not stand for all, so that a long outage does not
+// fill the memory.
 func (a *acquisition) doubt(c *call) {
-	ended := false
+	var answered, lost bool
 	a.unanswered = slices.DeleteFunc(append(a.unanswered, c), func(c *call) bool {
-		again := ended && !c.underWay()
-		ended = ended || !c.underWay()
+		if c.underWay() {
+			return false
+		}
+		seen := &lost
+		if c.answered() {
+			seen = &answered
+		}
+		again := *seen
+		*seen = true
 		return again
 	})
 }

@@ -73,7 +73,7 @@ const (
 const maxKeyText = 128
 
 func (e *Error) Error() string {
-	return "redislock: " + e.Op + " " + quoteKey(e.Key) + ": " + e.Err.Error()
+	return fmt.Sprintf("redislock: %s %s: %v", e.Op, quoteKey(e.Key), e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

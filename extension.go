@@ -96,6 +96,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 			break
 		}
 	}
+	l.wakeWatchdog() // what remains may be shorter than it knows
 	return ended(ctx, err)
 }
 
@@ -112,15 +113,23 @@ func (l *Lock) extended(sent time.Time, ttl time.Duration, reply []any) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.held.Err() != nil {
+		return ErrNotHeld // since we have asked
+	}
 	l.epoch++
 	l.renewal = nil
 	l.confirm(sent, ttl)
 	l.expiry.Reset(l.untilNextLook())
+	l.wakeWatchdog()
+	return nil
+}
+
+// wakeWatchdog has it look at the TTL anew.
+func (l *Lock) wakeWatchdog() {
 	select {
 	case l.changed <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // extendRequest: mode "set" sets the lease, "grow" never shortens it.

@@ -43,7 +43,9 @@ func (a *acquisition) resumed(c *call, reply []any, late bool) (*Lock, error) {
 	}
 	lock := a.lk.newLock(a, grant{fence: extended.fence, anchor: c.sent})
 	if late {
-		lock.floor = a.ttl
+		lock.mu.Lock()
+		lock.floor = min(lock.floor, a.ttl)
+		lock.mu.Unlock()
 	}
 	a.lk.lines.held(lock)
 	return lock, nil
@@ -65,7 +67,7 @@ func (r inspectReply) ttl() time.Duration {
 	if r.left < 0 {
 		return -1
 	}
-	return time.Duration(r.left) * time.Millisecond
+	return time.Duration(min(r.left, milliseconds(maxLease))) * time.Millisecond
 }
 
 func (r inspectReply) info() Info {

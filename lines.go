@@ -192,7 +192,7 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	if next := l.head(); wasHead && next != nil {
 		next.promote()
 	}
-	if lock == nil && !isContextError(err) && !l.contended {
+	if lock == nil && !l.contended && !isOwn(err) {
 		l.fail(err)
 	}
 	ls.tidy(w.a.keys.lock, l, &w.a.lk.inbox)
@@ -207,6 +207,13 @@ func (w *waiter) lastGrant() *Lock {
 	default:
 		return nil
 	}
+}
+
+// isOwn tells whether a failure says nothing about the others in a line: it is due to
+// the ctx or to the TTL of the one who failed.
+func isOwn(err error) bool {
+	var late *noReplyError
+	return isContextError(err) || errors.Is(err, errLate) || errors.As(err, &late)
 }
 
 func (l *line) fail(err error) {

@@ -170,9 +170,12 @@ func (l *Lock) result(r *release) error {
 	return l.failed(opRelease, err)
 }
 
+var errInterrupted = errors.New("the release was interrupted")
+
 // run tries to release the lock.
 func (l *Lock) run(ctx context.Context, r *release) {
 	defer close(r.done)
+	r.err = errInterrupted // until there is a result: a hook of the client may panic
 	for range attempts(ctx) {
 		valid := l.held.Err() == nil && !l.expired()
 		found, err := l.requestRelease(ctx)

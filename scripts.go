@@ -123,7 +123,7 @@ func parseAcquire(reply []any) (r acquireReply, err error) {
 	if n, err = integers(reply, 4); err != nil {
 		return r, err
 	}
-	return acquireReply{left: time.Duration(n[1]) * time.Millisecond, server: n[2], queued: n[3] == 1}, nil
+	return acquireReply{left: time.Duration(min(n[1], milliseconds(maxLease))) * time.Millisecond, server: n[2], queued: n[3] == 1}, nil
 }
 
 type extendReply struct {

@@ -87,8 +87,9 @@ func anchorOf(g grant, r registration, arrived time.Time) time.Time {
 		passed = time.Duration(g.server-r.server) * time.Microsecond
 		passed -= passed / 1000
 	}
-	if anchor := r.sent.Add(passed); anchor.Before(arrived) {
-		return anchor
-	}
-	return arrived
+	anchor := r.sent.Add(passed)
+	// The clock by which it is older counts: the monotonic one stands still while the
+	// machine is suspended.
+	age := max(0, arrived.Sub(anchor), arrived.Round(0).Sub(anchor.Round(0)))
+	return arrived.Add(-age)
 }

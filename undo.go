@@ -51,8 +51,12 @@ type undoing struct {
 
 func (u *undoing) look() {
 	last := u.answered() // before looking: what is executed after a look is not seen by it
-	found, err := u.withdraw()
-	if u.over(last, found, err) || time.Since(u.began)+u.pause > undoBound {
+	err := u.withdraw()
+	over := last // that it found something proves nothing: there may be more to come
+	if err != nil {
+		over = !isTransient(err)
+	}
+	if over || time.Since(u.began)+u.pause > undoBound {
 		return
 	}
 	pause := u.pause
@@ -66,14 +70,6 @@ func (u *undoing) look() {
 		}
 	}
 	time.AfterFunc(pause, u.look)
-}
-
-// over tells whether another look would be in vain.
-func (u *undoing) over(last, found bool, err error) bool {
-	if err != nil {
-		return !isTransient(err)
-	}
-	return last || found && len(u.unanswered) <= 1
 }
 
 func (u *undoing) answered() bool {
@@ -95,12 +91,12 @@ func (u *undoing) underWay() *call {
 }
 
 // withdraw releases the lock if the token holds it, and takes its ticket out of the
-// queue. It reports whether there was a lock to release.
+// queue.
 //
 // Such a release serves the queue, but brings nobody along: the one who is the head
 // now may have had the lock, and be gone, when it is executed. (Only a holder knows
 // that the head cannot have it before.) So the head has to ask.
-func (u *undoing) withdraw() (bool, error) {
+func (u *undoing) withdraw() error {
 	u.lk.undoSlots <- struct{}{}
 	defer func() { <-u.lk.undoSlots }()
 	ctx, cancel := context.WithTimeout(u.ctx, undoLimit)
@@ -108,13 +104,13 @@ func (u *undoing) withdraw() (bool, error) {
 	_, reply, err := u.lk.ask(ctx, u.lk.releaseRequest(u.keys, u.token, "", u.ticket, undoLimit))
 	if err != nil {
 		u.failed = true
-		return false, err
+		return err
 	}
 	r, err := parseRelease(reply)
 	if r.found || u.failed {
 		u.lk.lines.askHead(u.keys.lock)
 	}
-	return r.found, err
+	return err
 }
 
 // settle looks after requests that were overtaken by the grant. One that is executed

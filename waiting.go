@@ -79,6 +79,7 @@ func (w *waiter) ask(ctx context.Context) outcome {
 	}
 	reply, err := c.result(ctx, bounded, r.limit)
 	out := w.a.outcome(c, reply, err)
+	out.err = ended(ctx, out.err)
 	if ctx.Err() == nil {
 		out.err = w.a.lk.lines.learned(w, c, out)
 		w.warnOfOutage()

@@ -143,7 +143,8 @@ func (l *Lock) untilRenewal(failures *backoff) time.Duration {
 func (l *Lock) renew(ctx context.Context) error {
 	r, ttl, epoch := l.renewalRequest()
 	if r.limit <= 0 {
-		return nil // over; the timer says so
+		l.look() // it is over, perhaps by the wall clock alone, and the timer far off
+		return nil
 	}
 	c, reply, err := l.lk.ask(ctx, r)
 	if ctx.Err() != nil {

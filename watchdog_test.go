@@ -551,3 +551,29 @@ func TestNoGoroutineIsLeftOnAnyPath(t *testing.T) {
 		})
 	}
 }
+
+// A shorter Extend that fails leaves less of the lease than the watchdog had in
+// mind: it does not sleep past it.
+func TestFailedShorterExtendIsMadeUpForByTheWatchdog(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", 30*time.Second, WithWatchdog())
+		r.net.fail(opExtend, cutRequest, tries)
+		require.Error(t, lock.Extend(t.Context(), time.Second))
+		time.Sleep(time.Minute)
+		require.NoError(t, lock.Err())
+		require.NoError(t, lock.Release(t.Context()))
+	})
+}
+
+// A wall clock that says the lease is over ends the lock at the next renewal, not
+// only when the timer looks.
+func TestRenewalThatFindsTheLeaseOverEndsTheLock(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", time.Hour, WithWatchdog())
+		lock.mu.Lock()
+		lock.lease.until = time.Now().Round(0).Add(-time.Second)
+		lock.mu.Unlock()
+		require.NoError(t, lock.renew(t.Context()))
+		require.ErrorIs(t, lock.Err(), ErrLost)
+	})
+}

@@ -30,6 +30,10 @@ if not held then
   end
   if not ticket or ticket == ARGV[5]
     or not hand_over(token, ttl, channel, metadata, ARGV[4], now) then
+    -- Others could not be told, and our own ticket may be behind theirs.
+    if ticket and ticket ~= ARGV[5] and ARGV[5] ~= '' then
+      redis.pcall('ZREM', KEYS[3], ARGV[5])
+    end
     -- The fence is written first: if the second write is refused, a number is
     -- skipped. The other way round a lock could stand without its fence.
     local fence = mint_fence(ARGV[4], now)

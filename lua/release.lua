@@ -18,10 +18,8 @@
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
 
-if not held or not owns(held, ARGV[1]) then
-  if ARGV[5] ~= '' then redis.call('ZREM', KEYS[3], ARGV[5]) end
-  return {0}
-end
+if ARGV[5] ~= '' then redis.pcall('ZREM', KEYS[3], ARGV[5]) end
+if not held or not owns(held, ARGV[1]) then return {0} end
 
 -- From here on nothing may keep the lock from being freed: refusals are caught,
 -- and where handing over was refused the lock is deleted. ZPOPMIN comes first and
