@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -182,10 +183,17 @@ func TestServerACLWithoutARightToBeToldWaitingIsByPolling(t *testing.T) {
 			}
 			holder, waiter := user(r.log), user(log)
 			require.NoError(t, r.exercise(t, holder, waiter, name))
-			asks := r.next(4, r.opOn("acquire", name+"2"))
-			assert.False(t, r.told(t, holder, waiter, name+"2", func() bool {
-				return isClosed(asks) && (!refused || len(log.about("refuses the subscription", "lock:inbox:")) > 0)
-			}))
+			// A question under way when the lock is released looks like no question, so a
+			// few tries are given; a push would be there in each of them.
+			told := true
+			for try := 2; told && try < 6; try++ {
+				again := name + strconv.Itoa(try)
+				asks := r.next(4, r.opOn("acquire", again))
+				told = r.told(t, holder, waiter, again, func() bool {
+					return isClosed(asks) && (!refused || len(log.about("refuses the subscription", "lock:inbox:")) > 0)
+				})
+			}
+			assert.False(t, told)
 			want := map[bool]int{true: 1}[refused]
 			assert.Len(t, log.about("refuses the subscription"), want)
 			assert.Len(t, log.about(), want, "there is nothing else to say")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,6 +96,28 @@ func (r *rig) spawn(t *testing.T, lockers int, ttl time.Duration) *child {
 func (c *child) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	require.NoError(t, c.cmd.Process.Signal(s))
+}
+
+// stop returns when the child stands still: kill(2) returns while its threads may
+// still be running on another core.
+func (c *child) stop(t *testing.T) {
+	t.Helper()
+	c.signal(t, syscall.SIGSTOP)
+	tasks := fmt.Sprintf("/proc/%d/task", c.cmd.Process.Pid)
+	if _, err := os.Stat(tasks); err != nil {
+		return // another system
+	}
+	require.Eventually(t, func() bool {
+		files, err := filepath.Glob(tasks + "/*/stat")
+		for _, file := range files {
+			text, readErr := os.ReadFile(file)
+			_, state, _ := strings.Cut(string(text), ") ")
+			if readErr != nil || !strings.HasPrefix(state, "T") {
+				return false
+			}
+		}
+		return err == nil && len(files) > 0
+	}, soon, tick)
 }
 
 func (c *child) line(t *testing.T, within time.Duration) string {
@@ -192,7 +215,7 @@ func TestServerHeadThatStandsStillHoldsUpTheOthersForOneLeaseAndHoldsNothing(t *
 	holder := hold(t, r.locker(t), "a", time.Minute)
 	c := r.spawn(t, 1, ttl)
 	wait := r.waiting(ctx, t, r.poller(t), "a", time.Minute)
-	c.signal(t, syscall.SIGSTOP)
+	c.stop(t)
 	released := time.Now()
 	require.NoError(t, holder.Release(ctx))
 	granted := r.value(t, "a")
