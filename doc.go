@@ -95,9 +95,9 @@
 // asks again after the rest of the holder's lease or the poll interval
 // ([WithPollInterval], less some jitter), whichever is shorter, and at once when
 // its subscription was restored. Where Redis refuses the subscription, it asks
-// after pauses that grow from 10 to 500 ms. Processes that
-// wait in this way have no turns: one keeps the lock for as long as goroutines of its
-// own wait for it.
+// after pauses that grow from 10 to 500 ms. Processes that wait in this way have no
+// turns; one whose own goroutines hand the lock to each other leaves it free for 100
+// ms every quarter of a second, and others may find it.
 //
 // The order between processes counts from the first question that carries a
 // ticket. It is broken where a process cannot subscribe (it has no place, and may
