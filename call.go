@@ -33,14 +33,33 @@ type call struct {
 	err   error
 }
 
-// start sends a request. It does not block.
-func (lk *Locker) start(ctx context.Context, r request) *call {
+// engine is what stands between a Locker and Redis. Requests are made of it one by
+// one; how they travel, and to how many servers, is its matter. The reply it gives
+// is one that the script of the request can have given.
+type engine interface {
+	// start makes a request and does not block. When ctx ends the caller is gone, but
+	// the request may still be executed.
+	start(ctx context.Context, r request) *call
+	// do is start for one who is in no hurry: the call is done when it returns.
+	do(ctx context.Context, r request) *call
+}
+
+// direct sends every request to one client by itself.
+type direct struct{ client Client }
+
+func (d direct) start(ctx context.Context, r request) *call {
 	done := make(chan struct{})
 	c := &call{of: r.script, sent: time.Now(), done: done}
 	go func() {
 		defer close(done)
-		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
+		c.reply, c.err = r.script.run(ctx, d.client, r.keys, r.args)
 	}()
+	return c
+}
+
+func (d direct) do(ctx context.Context, r request) *call {
+	c := &call{of: r.script, sent: time.Now(), done: closed}
+	c.reply, c.err = r.script.run(ctx, d.client, r.keys, r.args)
 	return c
 }
 
@@ -51,13 +70,12 @@ func (lk *Locker) start(ctx context.Context, r request) *call {
 // are limit enough, and a goroutine is saved.
 func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
 	if ctx.Done() == nil {
-		c := &call{of: r.script, sent: time.Now(), done: closed}
-		c.reply, c.err = r.script.run(ctx, lk.client, r.keys, r.args)
+		c := lk.engine.do(ctx, r)
 		return c, c.reply, plainError(ctx, c.err, r.limit)
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel() // also frees a command that still waits for a connection
-	c := lk.start(bounded, r)
+	c := lk.engine.start(bounded, r)
 	select {
 	case <-c.done:
 	case <-bounded.Done():

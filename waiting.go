@@ -69,7 +69,7 @@ func (w *waiter) ask(ctx context.Context) outcome {
 	r := w.question()
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
-	c := w.a.lk.start(bounded, r)
+	c := w.a.lk.engine.start(bounded, r)
 	select {
 	case g := <-w.grants:
 		w.a.doubt(c)
