@@ -75,18 +75,14 @@ func (a *acquisition) value() string {
 }
 
 func (a *acquisition) request(ticket string, place int64) request {
-	return request{
-		script: acquireScript,
-		keys:   a.keys.all(),
-		args: []any{
-			a.token, a.value(), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl),
-			ticket, a.lk.queueLifetime(), place,
-		},
-		limit: replyLimit(a.ttl),
+	args := []any{a.token, a.value(), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)}
+	if ticket != "" {
+		args = append(args, ticket, a.lk.queueLifetime(), place)
 	}
+	return request{script: acquireScript, keys: a.keys.all(), args: args, limit: replyLimit(a.ttl)}
 }
 
-func (a *acquisition) outcome(c *call, reply []any, err error) outcome {
+func (a *acquisition) outcome(c *call, reply string, err error) outcome {
 	var r acquireReply
 	if err == nil {
 		if r, err = parseAcquire(reply); err != nil {

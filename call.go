@@ -29,7 +29,7 @@ type call struct {
 	of    *script
 	sent  time.Time // before anything was written: leases are counted from here
 	done  <-chan struct{}
-	reply []any // reply and err are set when done is closed
+	reply string // reply and err are set when done is closed
 	err   error
 }
 
@@ -68,7 +68,7 @@ func (d direct) do(ctx context.Context, r request) *call {
 //
 // Under a ctx that never ends nobody is in a hurry: the time-outs of the client
 // are limit enough, and a goroutine is saved.
-func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
+func (lk *Locker) ask(ctx context.Context, r request) (*call, string, error) {
 	if ctx.Done() == nil {
 		c := lk.engine.do(ctx, r)
 		return c, c.reply, plainError(ctx, c.err, r.limit)
@@ -86,12 +86,12 @@ func (lk *Locker) ask(ctx context.Context, r request) (*call, []any, error) {
 
 // result is what a call came to for one who waited until it was done or bounded
 // ended. A reply counts, also if ctx ended meanwhile.
-func (c *call) result(ctx, bounded context.Context, limit time.Duration) ([]any, error) {
+func (c *call) result(ctx, bounded context.Context, limit time.Duration) (string, error) {
 	select {
 	case <-c.done:
 		return c.reply, plainError(ctx, c.err, limit)
 	default:
-		return nil, plainError(ctx, bounded.Err(), limit)
+		return "", plainError(ctx, bounded.Err(), limit)
 	}
 }
 
@@ -133,7 +133,7 @@ func plainError(ctx context.Context, err error, limit time.Duration) error {
 
 // persist repeats a request that failed in transport a few times. It is for
 // requests whose repetition is harmless and whose failure needs no undoing.
-func (lk *Locker) persist(ctx context.Context, r request) (c *call, reply []any, err error) {
+func (lk *Locker) persist(ctx context.Context, r request) (c *call, reply string, err error) {
 	for range attempts(ctx) {
 		c, reply, err = lk.ask(ctx, r)
 		if err == nil || !isTransient(err) {

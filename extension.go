@@ -100,7 +100,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	return ended(ctx, err)
 }
 
-func (l *Lock) extended(sent time.Time, ttl time.Duration, reply []any) error {
+func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
 	r, err := parseExtend(reply)
 	if err != nil {
 		return err

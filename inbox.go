@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -173,6 +174,7 @@ func (in *inbox) received(message any) {
 	case *redis.Message:
 		if token, g, ok := parseGrant(m.Payload); ok {
 			in.lk.lines.pushed(token, g)
+			runtime.Gosched()
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 
 // resumed: late says that an earlier try may yet be executed, and set the lease to
 // its TTL once more.
-func (a *acquisition) resumed(c *call, reply []any, late bool) (*Lock, error) {
+func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 	extended, err := parseExtend(reply)
 	switch {
 	case err != nil:

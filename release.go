@@ -242,14 +242,13 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 // releaseRequest releases what token holds. ticket is that of the next one in this
 // process, own the one that token may have in the queue; both may be empty.
 func (lk *Locker) releaseRequest(keys lockKeys, token, ticket, own string, limit time.Duration) request {
-	lifetime := lk.queueLifetime()
-	if !hasInbox(ticket) {
-		lifetime = 0 // nobody could be told: not to be queued
+	args := []any{token, milliseconds(lk.opts.fenceRetention)}
+	if ticket != "" || own != "" {
+		lifetime := lk.queueLifetime()
+		if !hasInbox(ticket) {
+			lifetime = 0 // nobody could be told: not to be queued
+		}
+		args = append(args, ticket, lifetime, own)
 	}
-	return request{
-		script: releaseScript,
-		keys:   keys.all(),
-		args:   []any{token, ticket, lifetime, milliseconds(lk.opts.fenceRetention), own},
-		limit:  limit,
-	}
+	return request{script: releaseScript, keys: keys.all(), args: args, limit: limit}
 }

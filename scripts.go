@@ -19,21 +19,27 @@ import (
 var (
 	//go:embed lua/common.lua
 	commonSource string
+	//go:embed lua/record.lua
+	recordSource string
 	//go:embed lua/queue.lua
 	queueSource string
 	//go:embed lua/acquire.lua
 	acquireSource string
+	//go:embed lua/acquire_contended.lua
+	acquireContendedSource string
 	//go:embed lua/extend.lua
 	extendSource string
 	//go:embed lua/release.lua
 	releaseSource string
+	//go:embed lua/release_next.lua
+	releaseNextSource string
 	//go:embed lua/inspect.lua
 	inspectSource string
 
-	acquireScript = newScript(commonSource, queueSource, acquireSource)
-	extendScript  = newScript(commonSource, extendSource)
-	releaseScript = newScript(commonSource, queueSource, releaseSource)
-	inspectScript = newScript(commonSource, inspectSource)
+	acquireScript = newScript(commonSource, acquireSource, recordSource, queueSource, acquireContendedSource)
+	extendScript  = newScript(commonSource, recordSource, extendSource)
+	releaseScript = newScript(commonSource, releaseSource, queueSource, releaseNextSource)
+	inspectScript = newScript(inspectSource)
 )
 
 // script is a Lua script and the name that Redis knows it by.
@@ -60,14 +66,14 @@ func withoutComments(source string) string {
 	return b.String()
 }
 
-// run executes the script and returns its reply, which is always an array. Redis
+// run executes the script and returns its reply, which is always a text. Redis
 // forgets scripts (restart, failover, SCRIPT FLUSH); one more trip with the
 // source makes it know them again.
 //
 // redis.Script is not used because its commands are repeated by the client after
 // a lost reply, without a word: a lock could be reported as held by somebody
 // else who is ourselves, and a release as one that found nothing.
-func (s *script) run(ctx context.Context, client Client, keys []string, args []any) ([]any, error) {
+func (s *script) run(ctx context.Context, client Client, keys []string, args []any) (string, error) {
 	reply, err := process(ctx, client, "evalsha", s.sha, keys, args)
 	if err != nil && isNoScript(err) {
 		return process(ctx, client, "eval", s.source, keys, args)
@@ -81,7 +87,7 @@ type once struct{ *redis.Cmd }
 // NoRetry is go-redis's question (since 9.19).
 func (once) NoRetry() bool { return true }
 
-func process(ctx context.Context, client Client, name, script string, keys []string, args []any) ([]any, error) {
+func process(ctx context.Context, client Client, name, script string, keys []string, args []any) (string, error) {
 	line := make([]any, 0, 3+len(keys)+len(args))
 	line = append(line, name, script, len(keys))
 	for _, key := range keys {
@@ -89,9 +95,9 @@ func process(ctx context.Context, client Client, name, script string, keys []str
 	}
 	cmd := once{redis.NewCmd(ctx, append(line, args...)...)}
 	if err := client.Process(ctx, cmd); err != nil {
-		return nil, err
+		return "", err
 	}
-	return cmd.Slice()
+	return cmd.Text()
 }
 
 // isNoScript looks at the whole text of a server's answer: proxies and some
@@ -112,16 +118,15 @@ type acquireReply struct {
 	queued   bool          // the ticket stands in the queue
 }
 
-func parseAcquire(reply []any) (r acquireReply, err error) {
-	n, err := integers(reply, 3)
-	if err != nil {
+func parseAcquire(reply string) (r acquireReply, err error) {
+	var n [4]int64
+	switch count, err := integers(reply, n[:], 3); {
+	case err != nil:
 		return r, err
-	}
-	if n[0] == 1 {
+	case n[0] == 1:
 		return acquireReply{acquired: true, fence: n[1], server: n[2]}, nil
-	}
-	if n, err = integers(reply, 4); err != nil {
-		return r, err
+	case count < 4:
+		return r, unexpected(reply)
 	}
 	return acquireReply{left: time.Duration(min(n[1], milliseconds(maxLease))) * time.Millisecond, server: n[2], queued: n[3] == 1}, nil
 }
@@ -131,13 +136,13 @@ type extendReply struct {
 	fence int64
 }
 
-func parseExtend(reply []any) (r extendReply, err error) {
-	n, err := integers(reply, 1)
-	if err != nil || n[0] == 0 {
+func parseExtend(reply string) (r extendReply, err error) {
+	var n [2]int64
+	switch count, err := integers(reply, n[:], 1); {
+	case err != nil || n[0] == 0:
 		return r, err
-	}
-	if n, err = integers(reply, 2); err != nil {
-		return r, err
+	case count < 2:
+		return r, unexpected(reply)
 	}
 	return extendReply{held: true, fence: n[1]}, nil
 }
@@ -158,70 +163,57 @@ type releaseReply struct {
 	server int64         // time of the server, us
 }
 
-func parseRelease(reply []any) (r releaseReply, err error) {
-	n, err := integers(reply, 1)
-	if err != nil || n[0] == 0 {
+func parseRelease(reply string) (r releaseReply, err error) {
+	var n [4]int64
+	count, err := integers(reply, n[:], 1)
+	switch {
+	case err != nil || n[0] == 0:
 		return r, err
+	case count == 2 && n[1] == nextNone:
+		return releaseReply{found: true}, nil
+	case count < 4:
+		return r, unexpected(reply)
 	}
-	if n, err = integers(reply, 2); err != nil {
-		return r, err
-	}
-	r = releaseReply{found: true, next: n[1]}
-	if r.next == nextNone {
-		return r, nil
-	}
-	if n, err = integers(reply, 4); err != nil {
-		return r, err
-	}
-	r.fence, r.left, r.server = n[2], time.Duration(n[2])*time.Millisecond, n[3]
-	return r, nil
+	return releaseReply{found: true, next: n[1], fence: n[2], left: time.Duration(n[2]) * time.Millisecond, server: n[3]}, nil
 }
 
 type inspectReply struct {
-	value string
 	left  int64 // ms; -1 without an end, -2 not held
 	fence int64
 	queue int64 // number of tickets
+	value string
 }
 
-func parseInspect(reply []any) (r inspectReply, err error) {
-	if len(reply) == 0 {
-		return r, unexpected(reply)
-	}
-	value, ok := reply[0].(string)
-	if !ok {
-		return r, unexpected(reply)
-	}
-	n, err := integers(reply[1:], 3)
-	if err != nil {
-		return r, err
-	}
-	return inspectReply{value: value, left: n[0], fence: n[1], queue: n[2]}, nil
-}
-
-// integers reads the first n elements of a reply, which are numbers or their text.
-func integers(reply []any, n int) ([]int64, error) {
-	if len(reply) < n {
-		return nil, unexpected(reply)
-	}
-	out := make([]int64, n)
-	for i := range out {
-		switch v := reply[i].(type) {
-		case int64:
-			out[i] = v
-		case string:
-			parsed, err := strconv.ParseInt(v, 10, 64)
-			if err != nil {
-				return nil, unexpected(reply)
-			}
-			out[i] = parsed
-		default:
-			return nil, unexpected(reply)
+func parseInspect(reply string) (r inspectReply, err error) {
+	var n [3]int64
+	for i := range n {
+		word, rest, found := strings.Cut(reply, " ")
+		if n[i], err = strconv.ParseInt(word, 10, 64); err != nil || !found {
+			return r, unexpected(reply)
 		}
+		reply = rest
 	}
-	return out, nil
+	return inspectReply{left: n[0], fence: n[1], queue: n[2], value: reply}, nil
 }
 
-func unexpected(reply []any) error {
-	return fmt.Errorf("unexpected reply of a script: %v", reply)
+// integers reads the numbers of a reply, at least least and at most as many as
+// there is room for, and returns how many there are.
+func integers(reply string, into []int64, least int) (count int, err error) {
+	for word := range strings.SplitSeq(reply, " ") {
+		if count == len(into) {
+			return 0, unexpected(reply)
+		}
+		if into[count], err = strconv.ParseInt(word, 10, 64); err != nil {
+			return 0, unexpected(reply)
+		}
+		count++
+	}
+	if count < least {
+		return 0, unexpected(reply)
+	}
+	return count, nil
+}
+
+func unexpected(reply string) error {
+	return fmt.Errorf("unexpected reply of a script: %.20q", reply)
 }

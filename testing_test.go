@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"regexp"
@@ -133,11 +134,7 @@ func (r *fakeRedis) hook(peer *server.Peer, cmd string, args ...string) bool {
 		text = command(cmd, args...)
 	}
 	if text == "" && quick && op != "" {
-		reply := r.runQuickly(op, args[2:])
-		peer.WriteLen(len(reply))
-		for _, n := range reply {
-			peer.WriteInt(n)
-		}
+		peer.WriteBulk(r.runQuickly(op, args[2:]))
 		return true
 	}
 	if text != "" {
@@ -154,28 +151,31 @@ func (r *fakeRedis) beQuick() {
 	r.quick = true
 }
 
-func (r *fakeRedis) runQuickly(op string, args []string) (reply []int) {
+func (r *fakeRedis) runQuickly(op string, args []string) string {
 	r.mu.Lock() // one script at a time
 	defer r.mu.Unlock()
 	key, held := args[0], r.value(args[0])
-	now := int(time.Now().UnixMicro())
-	token, ttl := args[3], args[5] // behind the keys
-	if op == opExtend {
+	now := time.Now().UnixMicro()
+	token, ttl := args[3], "" // behind the keys
+	switch op {
+	case opAcquire:
+		ttl = args[5]
+	case opExtend:
 		token, ttl = args[2], args[3]
 	}
 	switch {
 	case op == opRelease && held == token:
 		r.Del(key)
-		return []int{1, nextNone}
+		return "1 0"
 	case held != token && op != opAcquire:
-		return []int{0}
+		return "0"
 	case held != token && held != "":
-		return []int{0, int(r.TTL(key).Milliseconds()), now, 0}
+		return fmt.Sprintf("0 %d %d 0", r.TTL(key).Milliseconds(), now)
 	}
 	ms, _ := strconv.Atoi(ttl)
 	_ = r.Set(key, token)
 	r.SetTTL(key, time.Duration(ms)*time.Millisecond)
-	return []int{1, now, now}
+	return fmt.Sprintf("1 %d %d", now, now)
 }
 
 // operation is what a request asks for; "" if it runs none of our scripts.

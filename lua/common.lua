@@ -1,5 +1,10 @@
--- Stands before every script of this folder. In all of them KEYS[1] is the lock,
+-- Stands before the scripts of this folder. In all of them KEYS[1] is the lock,
 -- KEYS[2] the fence and KEYS[3], where it is used, the queue.
+--
+-- A script is one run of the Lua interpreter in a server that serves nobody else
+-- meanwhile. So what most requests need stands first and returns; functions that
+-- only the others need are not even made. Replies are one text, "1 fence time",
+-- because Redis turns a table into a reply an element at a time.
 --
 -- Times and fences are microseconds since 1970 and stay text where they can: turned
 -- into numbers they would be exact (51 bits), but slow. Text of the same length
@@ -22,21 +27,5 @@ local function mint_fence(retention, now)
     fence = string.format('%.0f', math.max((tonumber(last) or 0) + 1, tonumber(now)))
   end
   redis.call('SET', KEYS[2], fence, 'PX', retention)
-  return fence
-end
-
--- The record of the fence lives as long as the lease, and never shorter than it
--- was to live already.
-local function keep_fence(retention)
-  if redis.call('PTTL', KEYS[2]) < tonumber(retention) then
-    redis.call('PEXPIRE', KEYS[2], retention)
-  end
-end
-
--- The fence of the lock that is held, from its record. Where that is gone all the
--- same (evicted, deleted), a new one takes its place.
-local function current_fence(fence, retention)
-  if not fence then return mint_fence(retention, server_time()) end
-  keep_fence(retention)
   return fence
 end

@@ -2,18 +2,18 @@
 --
 -- KEYS[1] lock, KEYS[2] fence
 -- ARGV[1] token, ARGV[2] ttl ms, ARGV[3] fence retention ms, ARGV[4] 'set' or 'grow'
--- Returns {1, fence} (with 'grow': {1, 0}), or {0}.
+-- Returns "1 fence" (with 'grow': "1 0"), or "0".
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
-if not held or not owns(held, ARGV[1]) then return {0} end
+if not held or not owns(held, ARGV[1]) then return '0' end
 
 -- PEXPIRE and not SET: it works while Redis is out of memory. What can raise an
 -- error is read before, and the fence is minted after, when writes are not refused.
 if ARGV[4] == 'set' then
   local fence = redis.call('GET', KEYS[2])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1, current_fence(fence, ARGV[3])}
+  return '1 ' .. current_fence(fence, ARGV[3])
 end
 
 -- A renewal by the watchdog never shortens: it may arrive late, behind an
@@ -22,4 +22,4 @@ if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 keep_fence(ARGV[3])
-return {1, 0}
+return '1 0'

@@ -1,4 +1,4 @@
--- Stands before the scripts that hand the lock over.
+-- Stands before what hands the lock over.
 --
 -- A ticket is "token ttl n inbox[ metadata]": all that is needed to acquire the
 -- lock for a process that waits. It is told on the channel whose name is the first
@@ -18,18 +18,18 @@ local function is_live(channel)
   return not reply.err and tonumber(reply[2]) > 0
 end
 
--- Takes the first live ticket out of the queue, and the dead ones before it, and
--- returns it with its parts. own is that of the process which asks, and so is live.
--- A thousand dead processes at the head of one queue are as good as a bound. An error
--- counts as an empty queue.
-local function first_in_queue(own)
+-- Returns the first live ticket of the queue with its parts, beginning with the one
+-- that was popped already; the dead ones before it are gone. own is that of the
+-- process which asks, and so is live. A thousand dead processes at the head of one
+-- queue are as good as a bound. An error counts as an empty queue.
+local function first_in_queue(ticket, own)
   for _ = 1, 1000 do
-    local ticket = redis.pcall('ZPOPMIN', KEYS[3])[1]
     if not ticket then return nil end
     local token, ttl, channel, metadata = parse(ticket)
     if ticket == own or token and is_live(channel) then
       return ticket, token, ttl, channel, metadata
     end
+    ticket = redis.pcall('ZPOPMIN', KEYS[3])[1]
   end
   return nil
 end
@@ -50,11 +50,10 @@ end
 
 -- Puts a ticket into the queue at a place (us); it keeps the one it has. Returns
 -- whether that was done: a refusal must not fail the script, which has written.
--- The queue outlives the pauses between two questions of all that stand in it.
+-- Every change sets anew how long the queue lives, by the pauses of the one that
+-- made it. One that pauses longer and loses its ticket finds out when it asks.
 local function enqueue(ticket, place, lifetime)
   if type(redis.pcall('ZADD', KEYS[3], 'NX', place, ticket)) == 'table' then return false end
-  if redis.call('PTTL', KEYS[3]) < tonumber(lifetime) then
-    redis.call('PEXPIRE', KEYS[3], 2 * lifetime)
-  end
+  redis.call('PEXPIRE', KEYS[3], lifetime)
   return true
 end
