@@ -9,6 +9,9 @@
 //	... // a call that uses client
 //	<-rule.Hit() // the server has executed the script; client will not learn it
 //
+// StartCluster, StartSentinel, StartReplicated and StartMany start servers that
+// work together, or apart, each of them a Server that can fail by itself.
+//
 // It is imported by tests only. What it starts ends with the test that started
 // it, in a Cleanup: no process, no connection and no goroutine is left.
 //

@@ -3,6 +3,7 @@ package redistest
 import (
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -15,6 +16,7 @@ const stopGrace = 3 * time.Second
 type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is gone and reaped
+	halted atomic.Bool
 }
 
 // spawn starts a child that writes both its streams to log.
@@ -39,6 +41,7 @@ func (p *process) signal(sig os.Signal) { _ = p.cmd.Process.Signal(sig) }
 
 // halt stops the process where it stands and returns when it stands.
 func (p *process) halt() {
+	p.halted.Store(true)
 	p.signal(sigStop)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -51,7 +54,20 @@ func (p *process) halt() {
 	}
 }
 
-func (p *process) resume() { p.signal(sigCont) }
+func (p *process) resume() {
+	p.signal(sigCont)
+	p.halted.Store(false)
+}
+
+// running reports whether the process is there and not halted.
+func (p *process) running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return !p.halted.Load()
+	}
+}
 
 // stop ends the process: politely, then not.
 func (p *process) stop() {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ const (
 	adminTimeout = 30 * time.Second
 	probeTick    = 2 * time.Millisecond
 	bootTries    = 10
+	configFile   = "redis.conf"
 )
 
 var errPortTaken = errors.New("port taken")
@@ -32,12 +34,23 @@ var errPortTaken = errors.New("port taken")
 type Option func(*Server)
 
 // WithConfig sets a redis.conf directive, as on the command line:
-// WithConfig("maxmemory", "1mb"). A requirepass is also used by Do and Client.
+// WithConfig("maxmemory", "1mb"). A requirepass is also used by Do and Client,
+// and between servers that work together.
 func WithConfig(directive string, values ...string) Option {
 	return func(s *Server) {
 		s.config = append(append(s.config, "--"+directive), values...)
 		if directive == "requirepass" && len(values) == 1 {
 			s.password = values[0]
+			s.config = append(s.config, "--masterauth", s.password)
+		}
+	}
+}
+
+// withConfigs sets one directive with one value after the other.
+func withConfigs(pairs ...string) Option {
+	return func(s *Server) {
+		for pair := range slices.Chunk(pairs, 2) {
+			WithConfig(pair[0], pair[1])(s)
 		}
 	}
 }
@@ -62,6 +75,7 @@ type Server struct {
 	password string
 	base     []string // what every server of this version gets
 	config   []string // what the test asked for
+	file     string   // what its configuration file says at first
 
 	mu   sync.Mutex
 	proc *process
@@ -72,20 +86,66 @@ type Server struct {
 // the test is skipped, see Require.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s := &Server{t: t, bin: findServer(t), dir: t.TempDir()}
-	base, err := baseConfig(s.bin)
+	return StartMany(t, 1, opts...)[0]
+}
+
+// StartMany starts n servers at once that know nothing of each other, see Start.
+func StartMany(t testing.TB, n int, opts ...Option) []*Server {
+	t.Helper()
+	servers := newServers(t, n, opts)
+	t.Cleanup(func() { cleanup(servers) })
+	if err := together(servers, (*Server).bootAnywhere); err != nil {
+		t.Fatalf("redistest: start: %v", err)
+	}
+	return servers
+}
+
+func newServers(t testing.TB, n int, opts []Option) []*Server {
+	t.Helper()
+	bin := findServer(t)
+	base, err := baseConfig(bin)
 	if err != nil {
 		t.Fatalf("redistest: %v", err)
 	}
-	s.base = base
-	for _, opt := range opts {
-		opt(s)
+	servers := make([]*Server, n)
+	for i := range servers {
+		s := &Server{t: t, bin: bin, dir: t.TempDir(), base: base}
+		for _, opt := range opts {
+			opt(s)
+		}
+		// Servers that others give orders, as Sentinel does, keep them here.
+		if err := os.WriteFile(filepath.Join(s.dir, configFile), []byte(s.file), 0o600); err != nil {
+			t.Fatalf("redistest: %v", err)
+		}
+		servers[i] = s
 	}
-	t.Cleanup(s.cleanup)
-	if err := s.bootAnywhere(); err != nil {
-		t.Fatalf("redistest: start: %v", err)
+	return servers
+}
+
+// together does f with all servers at once and waits for the last.
+func together(servers []*Server, f func(*Server) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(servers))
+	for i, s := range servers {
+		wg.Go(func() { errs[i] = f(s) })
 	}
-	return s
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func cleanup(servers []*Server) {
+	_ = together(servers, func(s *Server) error {
+		if p := s.current(); p != nil {
+			p.stop()
+		}
+		leavePort(s.port)
+		return nil
+	})
+	for _, s := range servers {
+		if s.t.Failed() {
+			s.t.Logf("log of redis-server %s:\n%s", s.Addr(), s.log(0))
+		}
+	}
 }
 
 func baseConfig(bin string) ([]string, error) {
@@ -122,8 +182,9 @@ func (s *Server) Kill() { s.current().kill() }
 
 // Restart stops the process if it runs (SIGTERM) and starts it again with the
 // same port, directory and settings. It returns once the new process has loaded
-// its data and answers. Settings made with CONFIG SET or ACL SETUSER are gone,
-// and data too without WithPersistence.
+// its data and answers. Settings made with CONFIG SET or ACL SETUSER are gone
+// but for those that CONFIG REWRITE kept, and data too without WithPersistence.
+// A node of a cluster, a replica and a sentinel are again what they were.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.current().stop()
@@ -172,33 +233,32 @@ func newClient(t testing.TB, addr string, opts ...func(*redis.Options)) *redis.C
 // CLIENT LIST shows the connections of the test alone.
 func (s *Server) Do(t testing.TB, args ...any) any {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	reply, err := s.try(adminTimeout, args...)
+	if err != nil {
+		t.Fatalf("redistest: %v: %v", args, err)
+	}
+	return reply
+}
+
+// try is Do for those who can do without the reply.
+func (s *Server) try(timeout time.Duration, args ...any) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	o := &redis.Options{Addr: s.Addr(), Password: s.password, Protocol: 2, ReadTimeout: adminTimeout}
+	o := &redis.Options{Addr: s.Addr(), Password: s.password, Protocol: 2, ReadTimeout: timeout}
 	NoRetry(o)
 	c := redis.NewClient(o)
 	defer c.Close()
 	reply, err := c.Do(ctx, args...).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		t.Fatalf("redistest: %v: %v", args, err)
+	if errors.Is(err, redis.Nil) {
+		err = nil
 	}
-	return reply
+	return reply, err
 }
 
 func (s *Server) current() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc
-}
-
-func (s *Server) cleanup() {
-	if p := s.current(); p != nil {
-		p.stop()
-	}
-	leavePort(s.port)
-	if s.t.Failed() {
-		s.t.Logf("log of redis-server %s:\n%s", s.Addr(), s.log(0))
-	}
 }
 
 // bootAnywhere starts the server on the first port that turns out to be free.
@@ -227,7 +287,7 @@ func (s *Server) boot() error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"--port", strconv.Itoa(s.port), "--dir", s.dir}, s.base...)
+	args := append([]string{configFile, "--port", strconv.Itoa(s.port), "--dir", s.dir}, s.base...)
 	p, err := spawn(s.bin, s.dir, log, append(args, s.config...)...)
 	if err != nil {
 		return err
