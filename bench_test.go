@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/e2e3f2a3/redislock"
@@ -43,6 +45,99 @@ func scriptCalls(b *testing.B, client *redis.Client) (calls int) {
 		}
 	}
 	return calls
+}
+
+// handWritten is what a program without a library does: SET NX PX with a token, and
+// a script that compares and deletes.
+var handWritten = redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`)
+
+func lockByHand(b *testing.B, client *redis.Client, key string) {
+	token := uuid.NewString()
+	if ok, err := client.SetNX(context.Background(), key, token, time.Minute).Result(); err != nil || !ok {
+		b.Error(ok, err)
+	}
+	if n, err := handWritten.Run(context.Background(), client, []string{key}, token).Int(); err != nil || n != 1 {
+		b.Error(n, err)
+	}
+}
+
+func lockAndRelease(ctx context.Context, b *testing.B, lk *redislock.Locker, name string) {
+	lock, err := lk.Acquire(ctx, name, time.Minute)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	if err := lock.Release(ctx); err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkUncontended is acquire and release of a lock that nobody else wants.
+func BenchmarkUncontended(b *testing.B) {
+	server := redistest.Start(b)
+	ending, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	client := server.Client(b)
+	lk := redislock.New(client)
+	for name, cycle := range map[string]func(){
+		"by-hand":        func() { lockByHand(b, client, "lock:a") },
+		"background-ctx": func() { lockAndRelease(context.Background(), b, lk, "a") },
+		"ending-ctx":     func() { lockAndRelease(ending, b, lk, "a") },
+		"with-lock": func() {
+			err := lk.WithLock(ending, "a", time.Minute, func(context.Context, *redislock.Lock) error { return nil })
+			if err != nil {
+				b.Error(err)
+			}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				cycle()
+			}
+		})
+	}
+}
+
+// BenchmarkSeparateNames has goroutines acquire and release a lock each, all at the
+// same time, beside as many that do it by hand. Rounds are interleaved; an operation
+// is one round of each.
+func BenchmarkSeparateNames(b *testing.B) {
+	const rounds = 20 // of each goroutine, before it is the other's turn
+	for _, goroutines := range []int{1, 8, 64, 256} {
+		b.Run(fmt.Sprint(goroutines), func(b *testing.B) {
+			server := redistest.Start(b)
+			client, lk := server.Client(b), redislock.New(server.Client(b))
+			var ours, byHand []time.Duration
+			for b.Loop() {
+				ours = append(ours, everybody(goroutines, rounds, func(name string) {
+					lockAndRelease(context.Background(), b, lk, name)
+				}))
+				byHand = append(byHand, everybody(goroutines, rounds, func(name string) {
+					lockByHand(b, client, "by-hand:"+name)
+				}))
+			}
+			o, h := quantile(ours, 0.5), quantile(byHand, 0.5)
+			b.ReportMetric(float64(o)/1e3/float64(rounds*goroutines), "µs/cycle")
+			b.ReportMetric(float64(h)/1e3/float64(rounds*goroutines), "µs/by-hand-cycle")
+			b.ReportMetric(float64(o)/float64(h), "ratio")
+		})
+	}
+}
+
+// everybody calls f in so many goroutines, with a name for each, and measures it all.
+func everybody(goroutines, rounds int, f func(name string)) time.Duration {
+	var wg sync.WaitGroup
+	start := time.Now()
+	for g := range goroutines {
+		wg.Go(func() {
+			for range rounds {
+				f(strconv.Itoa(g))
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(start)
 }
 
 // BenchmarkHotName has everybody take turns in an empty critical section. It

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // request is one script with its arguments.
@@ -21,16 +23,15 @@ func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
 }
 
-// call is one request on its way to Redis. go-redis does not interrupt a command
-// in flight when its ctx ends, so the command runs in a goroutine of its own,
-// and whoever waits for it can leave. The goroutine ends when the client gives
-// the command up, at the latest after the socket's time-outs.
-type call struct {
-	of    *script
-	sent  time.Time // before anything was written: leases are counted from here
-	done  <-chan struct{}
-	reply string // reply and err are set when done is closed
-	err   error
+// command is the request as go-redis sends it: by "evalsha" and the name of the
+// script, or "eval" and its source.
+func (r request) command(ctx context.Context, name, script string) once {
+	line := make([]any, 0, 3+len(r.keys)+len(r.args))
+	line = append(line, name, script, len(r.keys))
+	for _, key := range r.keys {
+		line = append(line, key)
+	}
+	return once{redis.NewCmd(ctx, append(line, r.args...)...)}
 }
 
 // engine is what stands between a Locker and Redis. Requests are made of it one by
@@ -44,23 +45,32 @@ type engine interface {
 	do(ctx context.Context, r request) *call
 }
 
-// direct sends every request to one client by itself.
-type direct struct{ client Client }
-
-func (d direct) start(ctx context.Context, r request) *call {
-	done := make(chan struct{})
-	c := &call{of: r.script, sent: time.Now(), done: done}
-	go func() {
-		defer close(done)
-		c.reply, c.err = r.script.run(ctx, d.client, r.keys, r.args)
-	}()
-	return c
+// call is one request on its way to Redis.
+type call struct {
+	ctx     context.Context // of the caller, who may leave before the call is done
+	request request
+	sent    time.Time // before anything was written: leases are counted from here
+	done    chan struct{}
+	reply   string // reply and err are set when done is closed
+	err     error
 }
 
-func (d direct) do(ctx context.Context, r request) *call {
-	c := &call{of: r.script, sent: time.Now(), done: closed}
-	c.reply, c.err = r.script.run(ctx, d.client, r.keys, r.args)
-	return c
+func newCall(ctx context.Context, r request) *call {
+	return &call{ctx: ctx, request: r, sent: time.Now(), done: make(chan struct{})}
+}
+
+func (c *call) finish(reply string, err error) {
+	c.reply, c.err = reply, err
+	close(c.done)
+}
+
+// isTooLate finishes a call whose caller has left before it was sent.
+func (c *call) isTooLate() bool {
+	err := c.ctx.Err()
+	if err != nil {
+		c.finish("", &notSentError{err})
+	}
+	return err != nil
 }
 
 // ask sends a request and waits for its reply, for at most its limit and not
@@ -111,7 +121,7 @@ func (c *call) answered() bool { return !c.underWay() && !maybeExecuted(c.err) }
 // askedBefore tells whether the request is a question that is known to have been
 // executed before a time of the server.
 func (c *call) askedBefore(server int64) bool {
-	if c.of != acquireScript || c.err != nil {
+	if c.request.script != acquireScript || c.err != nil {
 		return false
 	}
 	r, err := parseAcquire(c.reply)

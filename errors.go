@@ -96,6 +96,13 @@ func (e *noReplyError) Error() string { return fmt.Sprintf("no reply from Redis 
 // used.
 func (e *noReplyError) Timeout() bool { return true }
 
+// notSentError says that the caller had left before the request was sent.
+type notSentError struct{ err error }
+
+func (e *notSentError) Error() string { return "not sent: " + e.err.Error() }
+
+func (e *notSentError) Unwrap() error { return e.err }
+
 // errLate says that Redis granted the lock, but so late that the lease was over
 // when the reply arrived.
 var errLate = errors.New("reply arrived after the lease had ended")
@@ -165,8 +172,9 @@ func isTimeout(err error) bool {
 func maybeExecuted(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
+	var unsent *notSentError
 	switch {
-	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
+	case err == nil, errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
 		return false
 	case errors.As(err, &network) && network.Op == "dial":
 		return false

@@ -366,8 +366,9 @@ func (ls *lines) expectGrant(w *waiter) {
 }
 
 // begin notes that w begins a question, and whether it carries a ticket; if so, it
-// returns the place to ask for in the queue.
-func (ls *lines) begin(w *waiter, ticketed bool) (place int64) {
+// returns the place to ask for in the queue. A grant may come before the answer if w
+// has a ticket, or a release of this Locker can bring it along.
+func (ls *lines) begin(w *waiter, ticketed bool) (place int64, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.nudged = false
@@ -375,7 +376,7 @@ func (ls *lines) begin(w *waiter, ticketed bool) (place int64) {
 		ls.expectGrant(w)
 		place = w.line.place
 	}
-	return place
+	return place, ticketed || w.line.contended || !w.ticketed.IsZero()
 }
 
 // learned notes what a question came to, and when the next one is due. It returns

@@ -48,7 +48,7 @@ func New(client Client, opts ...Option) *Locker {
 	if _, ring := client.(*redis.Ring); ring {
 		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
 	}
-	lk := &Locker{client: client, engine: direct{client}, opts: newOptions(opts), undoSlots: make(chan struct{}, undoSlots)}
+	lk := &Locker{client: client, engine: &pipeline{client: client}, opts: newOptions(opts), undoSlots: make(chan struct{}, undoSlots)}
 	lk.inbox.init(lk)
 	return lk
 }

@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"context"
 	"crypto/sha1" // the name Redis gives to a script, not a matter of security
 	_ "embed"
 	"encoding/hex"
@@ -36,9 +35,9 @@ var (
 	//go:embed lua/inspect.lua
 	inspectSource string
 
-	acquireScript = newScript(commonSource, acquireSource, recordSource, queueSource, acquireContendedSource)
+	acquireScript = newScript(acquireSource, commonSource, recordSource, queueSource, acquireContendedSource)
 	extendScript  = newScript(commonSource, recordSource, extendSource)
-	releaseScript = newScript(commonSource, releaseSource, queueSource, releaseNextSource)
+	releaseScript = newScript(releaseSource, commonSource, queueSource, releaseNextSource)
 	inspectScript = newScript(inspectSource)
 )
 
@@ -66,36 +65,21 @@ func withoutComments(source string) string {
 	return b.String()
 }
 
-// run executes the script and returns its reply, which is always a text. Redis
-// forgets scripts (restart, failover, SCRIPT FLUSH); one more trip with the
-// source makes it know them again.
+// once is a command that the client sends once and never repeats by itself.
 //
 // redis.Script is not used because its commands are repeated by the client after
 // a lost reply, without a word: a lock could be reported as held by somebody
 // else who is ourselves, and a release as one that found nothing.
-func (s *script) run(ctx context.Context, client Client, keys []string, args []any) (string, error) {
-	reply, err := process(ctx, client, "evalsha", s.sha, keys, args)
-	if err != nil && isNoScript(err) {
-		return process(ctx, client, "eval", s.source, keys, args)
-	}
-	return reply, err
-}
-
-// once is a command that the client sends once and never repeats by itself.
 type once struct{ *redis.Cmd }
 
-// NoRetry is go-redis's question (since 9.19).
+// NoRetry is go-redis's question (since 9.19). It holds for a whole pipeline.
 func (once) NoRetry() bool { return true }
 
-func process(ctx context.Context, client Client, name, script string, keys []string, args []any) (string, error) {
-	line := make([]any, 0, 3+len(keys)+len(args))
-	line = append(line, name, script, len(keys))
-	for _, key := range keys {
-		line = append(line, key)
-	}
-	cmd := once{redis.NewCmd(ctx, append(line, args...)...)}
-	if err := client.Process(ctx, cmd); err != nil {
-		return "", err
+// result is the reply of a script, which is always a text. trip is the error of the
+// round trip as a whole: that of a hook which did not let the command through.
+func (cmd once) result(trip error) (string, error) {
+	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
+		return "", trip
 	}
 	return cmd.Text()
 }
@@ -120,15 +104,18 @@ type acquireReply struct {
 
 func parseAcquire(reply string) (r acquireReply, err error) {
 	var n [4]int64
-	switch count, err := integers(reply, n[:], 3); {
+	count, err := integers(reply, n[:])
+	switch {
 	case err != nil:
 		return r, err
-	case n[0] == 1:
-		return acquireReply{acquired: true, fence: n[1], server: n[2]}, nil
-	case count < 4:
-		return r, unexpected(reply)
+	case n[0] > 0 && count == 1: // the fence is the time
+		return acquireReply{acquired: true, fence: n[0], server: n[0]}, nil
+	case n[0] > 0 && count == 2:
+		return acquireReply{acquired: true, fence: n[0], server: n[1]}, nil
+	case n[0] == 0 && count == 4:
+		return acquireReply{left: time.Duration(min(n[1], milliseconds(maxLease))) * time.Millisecond, server: n[2], queued: n[3] == 1}, nil
 	}
-	return acquireReply{left: time.Duration(min(n[1], milliseconds(maxLease))) * time.Millisecond, server: n[2], queued: n[3] == 1}, nil
+	return r, unexpected(reply)
 }
 
 type extendReply struct {
@@ -138,7 +125,8 @@ type extendReply struct {
 
 func parseExtend(reply string) (r extendReply, err error) {
 	var n [2]int64
-	switch count, err := integers(reply, n[:], 1); {
+	count, err := integers(reply, n[:])
+	switch {
 	case err != nil || n[0] == 0:
 		return r, err
 	case count < 2:
@@ -165,7 +153,7 @@ type releaseReply struct {
 
 func parseRelease(reply string) (r releaseReply, err error) {
 	var n [4]int64
-	count, err := integers(reply, n[:], 1)
+	count, err := integers(reply, n[:])
 	switch {
 	case err != nil || n[0] == 0:
 		return r, err
@@ -196,9 +184,9 @@ func parseInspect(reply string) (r inspectReply, err error) {
 	return inspectReply{left: n[0], fence: n[1], queue: n[2], value: reply}, nil
 }
 
-// integers reads the numbers of a reply, at least least and at most as many as
-// there is room for, and returns how many there are.
-func integers(reply string, into []int64, least int) (count int, err error) {
+// integers reads the numbers of a reply, at least one and at most as many as there
+// is room for, and returns how many there are.
+func integers(reply string, into []int64) (count int, err error) {
 	for word := range strings.SplitSeq(reply, " ") {
 		if count == len(into) {
 			return 0, unexpected(reply)
@@ -207,9 +195,6 @@ func integers(reply string, into []int64, least int) (count int, err error) {
 			return 0, unexpected(reply)
 		}
 		count++
-	}
-	if count < least {
-		return 0, unexpected(reply)
 	}
 	return count, nil
 }

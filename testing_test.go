@@ -83,7 +83,7 @@ func clientOptions(dial dialer) *redis.Options {
 		DisableIdentity:          true,
 		PoolSize:                 1000, // who waits for a connection shares timers with other bubbles
 		ReadBufferSize:           4 << 10,
-		WriteBufferSize:          4 << 10,
+		WriteBufferSize:          batchSize,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
@@ -175,7 +175,10 @@ func (r *fakeRedis) runQuickly(op string, args []string) string {
 	ms, _ := strconv.Atoi(ttl)
 	_ = r.Set(key, token)
 	r.SetTTL(key, time.Duration(ms)*time.Millisecond)
-	return fmt.Sprintf("1 %d %d", now, now)
+	if op == opExtend {
+		return fmt.Sprint("1 ", now)
+	}
+	return strconv.FormatInt(now, 10)
 }
 
 // operation is what a request asks for; "" if it runs none of our scripts.
@@ -394,10 +397,13 @@ func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
+// batchSize is more than what is sent at a time, so that it passes as one.
+const batchSize = 64 << 10
+
 func (n *network) upstream(l *link) {
 	defer l.far.Close()
 	defer n.forget(l)
-	buf := make([]byte, 4<<10)
+	buf := make([]byte, batchSize)
 	for {
 		size, err := l.near.Read(buf)
 		if err != nil {
@@ -416,7 +422,7 @@ func (n *network) upstream(l *link) {
 			case <-n.done:
 			}
 		}
-		if !n.pass() {
+		if !n.pass(n.arrival()) {
 			return
 		}
 		if _, err := l.far.Write(buf[:size]); err != nil {
@@ -425,14 +431,35 @@ func (n *network) upstream(l *link) {
 	}
 }
 
+// packet is on its way until it is due.
+type packet struct {
+	bytes []byte
+	due   time.Time
+}
+
+// downstream keeps what is on its way, as sockets do: the server answers the requests
+// of a batch one by one, and a client reads nothing before it has sent all.
 func (n *network) downstream(l *link) {
-	defer l.near.Close()
+	packets := make(chan packet, 1000)
+	go n.deliver(l, packets)
+	defer close(packets)
 	buf := make([]byte, 4<<10)
 	for {
 		size, err := l.far.Read(buf)
 		if err != nil {
 			return
 		}
+		packets <- packet{bytes.Clone(buf[:size]), n.arrival()}
+	}
+}
+
+func (n *network) deliver(l *link, packets <-chan packet) {
+	defer func() {
+		l.near.Close()
+		for range packets { // until the other end is closed as well
+		}
+	}()
+	for p := range packets {
 		fate := l.getFate()
 		switch fate.kind {
 		case loseReply:
@@ -445,10 +472,10 @@ func (n *network) downstream(l *link) {
 			case <-n.done:
 			}
 		}
-		if !n.pass() {
+		if !n.pass(p.due) {
 			return
 		}
-		if _, err := l.near.Write(buf[:size]); err != nil {
+		if _, err := l.near.Write(p.bytes); err != nil {
 			return
 		}
 	}
@@ -477,14 +504,18 @@ func asksFor(request []byte, op string) bool {
 	return bytes.Contains(request, []byte(s.sha)) || bytes.Contains(request, []byte(s.source))
 }
 
-// pass waits until bytes may pass, and reports false at the end of the test.
-func (n *network) pass() bool {
+func (n *network) arrival() time.Time {
 	n.mu.Lock()
-	latency := n.latency()
-	n.mu.Unlock()
-	if latency > 0 {
+	defer n.mu.Unlock()
+	return time.Now().Add(n.latency())
+}
+
+// pass waits until bytes that are due may pass, and reports false at the end of the
+// test.
+func (n *network) pass(due time.Time) bool {
+	if wait := time.Until(due); wait > 0 {
 		select {
-		case <-time.After(latency):
+		case <-time.After(wait):
 		case <-n.done:
 			return false
 		}

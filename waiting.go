@@ -63,10 +63,14 @@ func (w *waiter) lockOf(g grant) *Lock {
 }
 
 // ask puts the question to Redis: with a ticket if there is an inbox. A grant that
-// arrives before the reply is taken, and the reply left to the background. The outcome has an error only if
-// the waiting is over.
+// arrives before the reply is taken, and the reply left to the background. The
+// outcome has an error only if the waiting is over.
 func (w *waiter) ask(ctx context.Context) outcome {
-	r := w.question()
+	r, expecting := w.question()
+	if !expecting {
+		c, reply, err := w.a.lk.ask(ctx, r)
+		return w.answered(ctx, c, reply, err)
+	}
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
 	c := w.a.lk.engine.start(bounded, r)
@@ -78,6 +82,10 @@ func (w *waiter) ask(ctx context.Context) outcome {
 	case <-bounded.Done():
 	}
 	reply, err := c.result(ctx, bounded, r.limit)
+	return w.answered(ctx, c, reply, err)
+}
+
+func (w *waiter) answered(ctx context.Context, c *call, reply string, err error) outcome {
 	out := w.a.outcome(c, reply, err)
 	out.err = ended(ctx, out.err)
 	if ctx.Err() == nil {
@@ -87,13 +95,15 @@ func (w *waiter) ask(ctx context.Context) outcome {
 	return out
 }
 
-func (w *waiter) question() request {
+// question is what w asks. It expects a grant meanwhile unless it is the first to
+// ask for a lock that, as far as known, nobody holds.
+func (w *waiter) question() (r request, expecting bool) {
 	id := w.a.lk.inbox.liveID()
-	place := w.a.lk.lines.begin(w, id != noInbox)
+	place, expecting := w.a.lk.lines.begin(w, id != noInbox)
 	if id == noInbox {
-		return w.a.request("", 0)
+		return w.a.request("", 0), expecting
 	}
-	return w.a.request(w.a.ticket(id), place)
+	return w.a.request(w.a.ticket(id), place), expecting
 }
 
 // warnOfOutage logs one line for each time that Redis fails while we wait.

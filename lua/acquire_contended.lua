@@ -2,7 +2,17 @@
 
 local ticket = ARGV[5] or ''
 
-if taken then
+-- Ends an acquisition whose lock stands. Where its fence is refused the lock must
+-- not stay.
+local function acquired()
+  local minted, fence = pcall(mint_fence, ARGV[4], now)
+  if minted then return fence .. ' ' .. now end
+  redis.call('DEL', KEYS[1])
+  return redis.error_reply(type(fence) == 'table' and fence.err or fence)
+end
+
+if taken and not refusal then
+  if not waited then return acquired() end
   -- The lock was free because a lease ended, or was deleted by somebody who does
   -- not serve the queue. Those who wait come first, if we can tell them.
   local first, token, ttl, channel, metadata = first_in_queue(redis.pcall('ZPOPMIN', KEYS[3])[1], ticket)
@@ -13,7 +23,7 @@ if taken then
       redis.pcall('ZREM', KEYS[3], ticket)
     end
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-    return acquired(now)
+    return acquired()
   end
 else
   local held = redis.pcall('GET', KEYS[1])
@@ -27,7 +37,7 @@ else
     if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
       redis.call('PEXPIRE', KEYS[1], ARGV[3])
     end
-    return '1 ' .. current_fence(redis.call('GET', KEYS[2]), ARGV[4]) .. ' ' .. now
+    return current_fence(last, ARGV[4]) .. ' ' .. now
   end
 end
 

@@ -1,10 +1,11 @@
--- Stands before the scripts of this folder. In all of them KEYS[1] is the lock,
--- KEYS[2] the fence and KEYS[3], where it is used, the queue.
+-- Stands before what the scripts of this folder do in the less frequent cases. In
+-- all of them KEYS[1] is the lock, KEYS[2] the fence and KEYS[3], where it is used,
+-- the queue.
 --
--- A script is one run of the Lua interpreter in a server that serves nobody else
--- meanwhile. So what most requests need stands first and returns; functions that
--- only the others need are not even made. Replies are one text, "1 fence time",
--- because Redis turns a table into a reply an element at a time.
+-- A script is a run of the Lua interpreter in a server that serves nobody else
+-- meanwhile. So the frequent case of acquire.lua and release.lua stands by itself
+-- before all this, and returns before functions are made that it does not need.
+-- Replies are one text, since a table is turned into a reply element by element.
 --
 -- Times and fences are microseconds since 1970 and stay text where they can: turned
 -- into numbers they would be exact (51 bits), but slow. Text of the same length

@@ -15,19 +15,11 @@
 -- "1 1 fence time" if the next one has it;
 -- "1 2 ttl time" (ms, us) if somebody else has it and the next one is queued,
 -- "1 3 ..." if it could not be queued.
+--
+-- This part is for a lock that nobody waits for.
 
 local held = redis.pcall('GET', KEYS[1])
-if type(held) == 'table' then return redis.error_reply(held.err) end
-
-local brought, own = ARGV[3] or '', ARGV[5] or ''
-if own ~= '' then redis.pcall('ZREM', KEYS[3], own) end
-if not held or not owns(held, ARGV[1]) then return '0' end
-
--- From here on nothing may keep the lock from being freed: refusals are caught,
--- and where handing over was refused the lock is deleted. ZPOPMIN comes first and
--- is a write, after which Redis refuses no more for want of memory.
-local popped = redis.pcall('ZPOPMIN', KEYS[3])[1]
-if not popped and brought == '' then
+if held == ARGV[1] and not ARGV[3] and redis.pcall('EXISTS', KEYS[3]) == 0 then
   redis.call('DEL', KEYS[1])
   return '1 0'
 end

@@ -1,6 +1,15 @@
--- Goes on where release.lua found somebody to hand the lock to.
+-- Goes on where somebody may be waiting for the lock that release.lua is to free.
 
-local ticket, token, ttl, channel, metadata = first_in_queue(popped, brought)
+if type(held) == 'table' then return redis.error_reply(held.err) end
+
+local brought, own = ARGV[3] or '', ARGV[5] or ''
+if own ~= '' then redis.pcall('ZREM', KEYS[3], own) end
+if not held or not owns(held, ARGV[1]) then return '0' end
+
+-- From here on nothing may keep the lock from being freed: refusals are caught,
+-- and where handing over was refused the lock is deleted. ZPOPMIN comes first and
+-- is a write, after which Redis refuses no more for want of memory.
+local ticket, token, ttl, channel, metadata = first_in_queue(redis.pcall('ZPOPMIN', KEYS[3])[1], brought)
 if not ticket and brought ~= '' then
   ticket = brought
   token, ttl, channel, metadata = parse(ticket)

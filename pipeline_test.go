@@ -1,0 +1,282 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// trips notes the size of every round trip of a client.
+type trips struct {
+	mu      sync.Mutex
+	sizes   []int
+	sources map[string]int // scripts that were sent as a whole
+	panic   bool           // instead of sending
+}
+
+func (h *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.note(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.note(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (h *trips) note(cmds ...redis.Cmder) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.panic {
+		panic("hook")
+	}
+	h.sizes = append(h.sizes, len(cmds))
+	for _, cmd := range cmds {
+		if cmd.Name() == "eval" {
+			h.sources[cmd.Args()[1].(string)]++
+		}
+	}
+}
+
+func (h *trips) taken() []int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sizes
+}
+
+func (r *fakeRedis) countTrips() *trips {
+	h := &trips{sources: map[string]int{}}
+	r.client.AddHook(h)
+	return h
+}
+
+const flight = 10 * time.Millisecond
+
+// slow makes every round trip take as long as a flight.
+func (r *fakeRedis) slow() { r.net.setLatency(func() time.Duration { return flight / 2 }) }
+
+// requireIdle fails if the engine of lk is left with anything.
+func requireIdle(t *testing.T, lk *Locker) {
+	t.Helper()
+	p := lk.engine.(*pipeline)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Zero(t, p.underWay, "round trips")
+	require.Empty(t, p.waiting, "requests")
+}
+
+// occupy begins as many requests as may be under way. They last a flight.
+func (r *fakeRedis) occupy(lk *Locker) {
+	for i := range pipelines {
+		go func() {
+			_, err := lk.TryAcquire(r.t.Context(), fmt.Sprint("occupied", i), time.Minute)
+			assert.NoError(r.t, err)
+		}()
+	}
+	synctest.Wait()
+}
+
+// together calls f as often as said, all at once, and waits for all.
+func together(n int, f func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}
+
+func TestARequestAloneLeavesAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		h := r.countTrips()
+		r.slow()
+		start := time.Now()
+		lock, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(context.Background()))
+		require.LessOrEqual(t, time.Since(start), 3*flight, "a handshake and two round trips")
+		require.Equal(t, []int{1, 1}, h.taken()[len(h.taken())-2:])
+		requireIdle(t, lk)
+	})
+}
+
+func TestRequestsGatherWhileOthersAreUnderWay(t *testing.T) {
+	for name, ctx := range map[string]func(t *testing.T) context.Context{
+		"callers in a hurry":    (*testing.T).Context,
+		"callers with patience": func(*testing.T) context.Context { return context.Background() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				for range 3 { // connections
+					together(3, func(i int) { r.client.Get(t.Context(), "x") })
+				}
+				h := r.countTrips()
+				r.slow()
+				start := time.Now()
+				together(pipelines+2*pipelined, func(i int) {
+					_, err := lk.TryAcquire(ctx(t), fmt.Sprint(i), time.Minute)
+					assert.NoError(t, err)
+				})
+				require.Equal(t, []int{1, 1, pipelined, pipelined}, h.taken())
+				require.Equal(t, 2*flight, time.Since(start))
+				requireIdle(t, lk)
+			})
+		})
+	}
+}
+
+func TestAFailureInABatchIsThatOfOneRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		_, err := r.Lpush("lock:3", "not a string")
+		require.NoError(t, err)
+		h := r.countTrips()
+		r.slow()
+		r.occupy(lk)
+		together(10, func(i int) {
+			_, err := lk.TryAcquire(t.Context(), fmt.Sprint(i), time.Minute)
+			if i == 3 {
+				assert.ErrorContains(t, err, "WRONGTYPE")
+			} else {
+				assert.NoError(t, err)
+			}
+		})
+		require.Contains(t, h.taken(), 10)
+	})
+}
+
+func TestForgottenScriptsInABatchAreRepairedOneByOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		var locks []*Lock
+		for i := range 3 {
+			locks = append(locks, r.acquire(fmt.Sprint("held", i), time.Minute))
+			locks[i].lk = lk
+		}
+		r.slow()
+		r.occupy(lk)
+		require.NoError(t, r.admin.ScriptFlush(t.Context()).Err())
+		require.NoError(t, r.admin.ScriptLoad(t.Context(), acquireScript.source).Err())
+		h := r.countTrips()
+		together(6, func(i int) {
+			start := time.Now()
+			if i%2 == 0 {
+				assert.NoError(t, locks[i/2].Extend(t.Context(), time.Hour))
+				return
+			}
+			_, err := lk.TryAcquire(t.Context(), fmt.Sprint(i), time.Minute)
+			assert.NoError(t, err)
+			assert.LessOrEqual(t, time.Since(start), 2*flight, "its batch, and the one before")
+		})
+		require.Equal(t, []int{6, 3}, h.taken())
+		require.Equal(t, map[string]int{extendScript.source: 3}, h.sources)
+	})
+}
+
+func TestAStuckRoundTripDoesNotHoldUpOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.net.fail(opAcquire, loseReply, pipelines)
+		for i := range pipelines {
+			go func() { _, _ = lk.TryAcquire(t.Context(), fmt.Sprint("stuck", i), time.Hour) }()
+		}
+		synctest.Wait()
+		for round := range 5 {
+			start := time.Now()
+			together(10, func(i int) {
+				_, err := lk.TryAcquire(t.Context(), fmt.Sprint(round, i), time.Minute)
+				assert.NoError(t, err)
+			})
+			require.LessOrEqual(t, time.Since(start), overdue)
+		}
+		time.Sleep(time.Minute)
+		requireIdle(t, lk)
+		require.Len(t, r.Keys(), 5*10+2*pipelines, "the stuck ones were executed, and repeated; other leases are over")
+	})
+}
+
+func TestARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.slow()
+		r.occupy(lk)
+		ctx, cancel := context.WithTimeout(t.Context(), flight/10)
+		defer cancel()
+		_, err := lk.TryAcquire(ctx, "a", time.Minute)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		time.Sleep(time.Minute - flight)
+		require.False(t, r.Exists("lock:a"))
+		require.False(t, r.Exists("{lock:a}:fence"), "it was not executed")
+		requireIdle(t, lk)
+	})
+}
+
+func TestABatchIsNotRepeatedByTheClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		const n = 10
+		var locks [n]*Lock
+		for i := range locks {
+			locks[i] = r.acquire(fmt.Sprint(i), time.Minute)
+			locks[i].lk = lk
+		}
+		r.slow()
+		r.occupy(lk)
+		h := r.countTrips()
+		r.net.fail(opRelease, cutReply, 1)
+		before := r.requests(opRelease)
+		together(n, func(i int) { assert.NoError(t, locks[i].Release(t.Context())) })
+		require.Equal(t, n, h.taken()[0])
+		require.Equal(t, 2*n, r.requests(opRelease)-before, "once by the cut batch, and once more to make sure")
+		for i := range locks {
+			require.False(t, r.Exists(fmt.Sprint("lock:", i)))
+		}
+	})
+}
+
+func TestARefusedConnectionFailsABatchAndNothingElse(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.slow()
+		r.net.down()
+		together(10, func(i int) {
+			_, err := lk.TryAcquire(t.Context(), fmt.Sprint(i), time.Minute)
+			var refused *net.OpError
+			assert.True(t, errors.As(err, &refused) || errors.Is(err, errRefused), "%v", err)
+		})
+		r.net.up()
+		_, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+	})
+}
+
+func TestAHookThatPanicsLeavesNothingUnderWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		h := r.countTrips()
+		h.panic = true
+		for range 2 * pipelines {
+			require.PanicsWithValue(t, "hook", func() { _, _ = lk.TryAcquire(context.Background(), "a", time.Minute) })
+		}
+		h.panic = false
+		_, err := lk.TryAcquire(context.Background(), "a", time.Minute)
+		require.NoError(t, err)
+		requireIdle(t, lk)
+	})
+}
