@@ -75,11 +75,16 @@ func (a *acquisition) value() string {
 }
 
 func (a *acquisition) request(ticket string, place int64) request {
-	args := []any{a.token, a.value(), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)}
-	if ticket != "" {
-		args = append(args, ticket, a.lk.queueLifetime(), place)
+	var token any = a.token
+	value := token
+	if a.opts.metadata != "" {
+		value = a.value()
 	}
-	return request{script: acquireScript, keys: a.keys.all(), args: args, limit: replyLimit(a.ttl)}
+	limit, ttl, retention := replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
+	if ticket == "" {
+		return acquireScript.request(limit, a.keys.all(), token, value, ttl, retention)
+	}
+	return acquireScript.request(limit, a.keys.all(), token, value, ttl, retention, ticket, a.lk.queueLifetime(), place)
 }
 
 func (a *acquisition) outcome(c *call, reply string, err error) outcome {

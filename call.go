@@ -3,17 +3,30 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // request is one script with its arguments.
 type request struct {
 	script *script
-	keys   []string
-	args   []any
+	line   []any         // the command: EVALSHA, the script's name, the number of keys, the keys, the arguments
 	limit  time.Duration // how long one try waits for its reply
+}
+
+// request makes a request to run the script. args is not kept.
+func (s *script) request(limit time.Duration, keys []any, args ...any) request {
+	line := make([]any, 0, 3+len(keys)+len(args))
+	line = append(line, "evalsha", s.name, len(keys))
+	line = append(append(line, keys...), args...)
+	return request{script: s, line: line, limit: limit}
+}
+
+// withSource is the same request for a server that does not know the script.
+func (r request) withSource() request {
+	r.line = slices.Clone(r.line)
+	r.line[0], r.line[1] = "eval", r.script.source
+	return r
 }
 
 // replyLimit is how long a request about a lock with this TTL waits for its
@@ -21,17 +34,6 @@ type request struct {
 // go-redis itself waits by default) a fresh connection is the better bet.
 func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
-}
-
-// command is the request as go-redis sends it: by "evalsha" and the name of the
-// script, or "eval" and its source.
-func (r request) command(ctx context.Context, name, script string) once {
-	line := make([]any, 0, 3+len(r.keys)+len(r.args))
-	line = append(line, name, script, len(r.keys))
-	for _, key := range r.keys {
-		line = append(line, key)
-	}
-	return once{redis.NewCmd(ctx, append(line, r.args...)...)}
 }
 
 // engine is what stands between a Locker and Redis. Requests are made of it one by
@@ -50,18 +52,29 @@ type call struct {
 	ctx     context.Context // of the caller, who may leave before the call is done
 	request request
 	sent    time.Time // before anything was written: leases are counted from here
-	done    chan struct{}
+	done    <-chan struct{}
 	reply   string // reply and err are set when done is closed
 	err     error
+
+	finished chan struct{} // is done; nil if nobody can wait for it
 }
 
+// newCall makes a call that is done by the one who asks.
 func newCall(ctx context.Context, r request) *call {
-	return &call{ctx: ctx, request: r, sent: time.Now(), done: make(chan struct{})}
+	return &call{ctx: ctx, request: r, sent: time.Now(), done: closed}
+}
+
+// willFinish makes it one that others do.
+func (c *call) willFinish() {
+	c.finished = make(chan struct{})
+	c.done = c.finished
 }
 
 func (c *call) finish(reply string, err error) {
 	c.reply, c.err = reply, err
-	close(c.done)
+	if c.finished != nil {
+		close(c.finished)
+	}
 }
 
 // isTooLate finishes a call whose caller has left before it was sent.

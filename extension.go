@@ -34,9 +34,10 @@ func (l *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}
+	turn := l.extendTurn()
 	select {
-	case l.extending <- struct{}{}:
-		defer func() { <-l.extending }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 	case <-ctx.Done():
 		return contextError(ctx)
 	}
@@ -48,6 +49,16 @@ func (l *Lock) extend(ctx context.Context, ttl time.Duration) error {
 		l.lose("the key does not hold its token any more")
 	}
 	return err
+}
+
+// extendTurn lets one Extend through at a time. Few locks ever need it.
+func (l *Lock) extendTurn() chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.extending == nil {
+		l.extending = make(chan struct{}, 1)
+	}
+	return l.extending
 }
 
 // ended is why nothing can be extended any more, or nil.
@@ -134,10 +145,9 @@ func (l *Lock) wakeWatchdog() {
 
 // extendRequest: mode "set" sets the lease, "grow" never shortens it.
 func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
-	return request{
-		script: extendScript,
-		keys:   []string{l.keys.lock, l.keys.fence},
-		args:   []any{l.token, milliseconds(ttl), l.lk.fenceRetention(ttl), mode},
-		limit:  replyLimit(ttl),
-	}
+	return l.lk.extendRequest(&l.keys, l.token, ttl, mode)
+}
+
+func (lk *Locker) extendRequest(keys *lockKeys, token string, ttl time.Duration, mode string) request {
+	return extendScript.request(replyLimit(ttl), keys.all()[:2], token, milliseconds(ttl), lk.fenceRetention(ttl), mode)
 }

@@ -9,12 +9,7 @@ import (
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo.
 func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
-	r := request{
-		script: extendScript,
-		keys:   []string{a.keys.lock, a.keys.fence},
-		args:   []any{a.token, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl), "set"},
-		limit:  replyLimit(a.ttl),
-	}
+	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set")
 	late := false
 	for range attempts(ctx) {
 		c, reply, err := a.lk.ask(ctx, r)
@@ -52,11 +47,7 @@ func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 }
 
 func (lk *Locker) inspect(ctx context.Context, keys lockKeys) (r inspectReply, err error) {
-	_, reply, err := lk.persist(ctx, request{
-		script: inspectScript,
-		keys:   keys.all(),
-		limit:  replyLimit(0),
-	})
+	_, reply, err := lk.persist(ctx, inspectScript.request(replyLimit(0), keys.all()))
 	if err != nil {
 		return r, err
 	}

@@ -13,9 +13,25 @@ type lockKeys struct {
 	lock  string // string: the token, or token + space + metadata
 	fence string // string: the last fencing token
 	queue string // sorted set: tickets of waiting processes, by arrival
+
+	args [3]any // the same as arguments of a command
 }
 
-func (k lockKeys) all() []string { return []string{k.lock, k.fence, k.queue} }
+func (k *lockKeys) all() []any { return k.args[:] }
+
+// newLockKeys names the keys of lock. All are parts of one text, since every
+// acquisition needs them.
+func newLockKeys(lock string, tagged bool) lockKeys {
+	const fence, queue = ":fence", ":queue"
+	open, closed := "", ""
+	if !tagged {
+		open, closed = "{", "}"
+	}
+	all := open + lock + closed + fence + open + lock + closed + queue
+	k := lockKeys{lock: lock, fence: all[:len(all)/2], queue: all[len(all)/2:]} // fence and queue are as long
+	k.args = [3]any{k.lock, k.fence, k.queue}
+	return k
+}
 
 var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way to keep the lock's keys in one slot")
 
@@ -30,11 +46,13 @@ func (lk *Locker) keysFor(name string) (lockKeys, error) {
 	if ambiguous(key, lk.opts.prefix) {
 		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errAmbiguous)
 	}
-	base, sameSlot := companionBase(key)
-	if _, cluster := lk.client.(*redis.ClusterClient); cluster && !sameSlot {
+	tagged := hasHashTag(key) // then the tag comes along
+	// Else key becomes the tag of the others as a whole. With a '}' in it the tag would
+	// end there, and the slot would be another.
+	if _, cluster := lk.client.(*redis.ClusterClient); cluster && !tagged && strings.Contains(key, "}") {
 		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
 	}
-	return lockKeys{lock: key, fence: base + ":fence", queue: base + ":queue"}, nil
+	return newLockKeys(key, tagged), nil
 }
 
 var errAmbiguous = errors.New("the keys that belong to it can be those of another name")
@@ -44,7 +62,7 @@ var errAmbiguous = errors.New("the keys that belong to it can be those of anothe
 // empty prefix.
 func ambiguous(key, prefix string) bool {
 	isKey := func(s string) bool { return len(s) > len(prefix) && strings.HasPrefix(s, prefix) }
-	isTag := func(s string) bool { // made of an untagged key, see companionBase
+	isTag := func(s string) bool { // made of an untagged key, see newLockKeys
 		inner, opened := strings.CutPrefix(s, "{")
 		inner, closed := strings.CutSuffix(inner, "}")
 		return opened && closed && isKey(inner) && !hasHashTag(inner)
@@ -56,17 +74,6 @@ func ambiguous(key, prefix string) bool {
 		}
 	}
 	return hasHashTag(key) && isTag(key) // "{x}:fence" belongs to "x" and "{x}"
-}
-
-// companionBase is what the names of the companion keys begin with, and whether
-// they fall into the slot of key.
-func companionBase(key string) (base string, sameSlot bool) {
-	if hasHashTag(key) {
-		return key, true // the tag comes along
-	}
-	// Without a '}' of its own, key becomes the tag as a whole. With one, the tag
-	// would end there, and the slot would be another.
-	return "{" + key + "}", !strings.Contains(key, "}")
 }
 
 // hasHashTag follows the Redis Cluster specification, "Hash tags".

@@ -73,12 +73,10 @@ func TestCompanionKeysShareTheSlotOfTheLock(t *testing.T) {
 		keys, err := lk.keysFor(name)
 		require.NoError(t, err)
 		require.Equal(t, name, keys.lock)
-		base, sameSlot := companionBase(name)
-		require.Equal(t, want.fence != "", sameSlot, short(name))
-		require.Equal(t, base+":fence", keys.fence)
-		if sameSlot {
+		require.Equal(t, strings.TrimSuffix(keys.fence, ":fence"), strings.TrimSuffix(keys.queue, ":queue"))
+		if want.fence != "" {
 			require.Equal(t, want.fence, keys.fence)
-			for _, key := range keys.all() {
+			for _, key := range []string{keys.lock, keys.fence, keys.queue} {
 				require.Equal(t, keySlot(keys.lock), keySlot(key), short(key))
 			}
 		}
@@ -97,7 +95,7 @@ func TestPrefixBelongsToTheKey(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.lock, keys.lock)
 		require.Equal(t, c.fence, keys.fence)
-		for _, key := range keys.all() {
+		for _, key := range []string{keys.lock, keys.fence, keys.queue} {
 			require.Equal(t, keySlot(keys.lock), keySlot(key))
 		}
 	}
@@ -174,15 +172,18 @@ func rivals(key string) (keys []string) {
 	return slices.DeleteFunc(keys, func(k string) bool { return k == key })
 }
 
+func allKeys(lock string) []string {
+	k := newLockKeys(lock, hasHashTag(lock))
+	return []string{k.lock, k.fence, k.queue}
+}
+
 // requireOwnKeys fails if another name has a key in common with name and both are
 // accepted. It reports whether one would have.
 func requireOwnKeys(t *testing.T, lk *Locker, prefix, name string) (disputed bool) {
 	keys, err := lk.keysFor(name)
-	base, _ := companionBase(prefix + name)
-	own := []string{prefix + name, base + ":fence", base + ":queue"}
+	own := allKeys(prefix + name)
 	for _, rival := range rivals(prefix + name) {
-		base, _ := companionBase(rival)
-		theirs := []string{rival, base + ":fence", base + ":queue"}
+		theirs := allKeys(rival)
 		other, ok := strings.CutPrefix(rival, prefix)
 		if !ok || other == "" || !slices.ContainsFunc(theirs, func(k string) bool { return slices.Contains(own, k) }) {
 			continue

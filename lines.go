@@ -93,12 +93,8 @@ type waiter struct {
 	registered *registration // the latest of its ticket; nil: it has none in the queue
 	strays     []*call       // releases that brought it along, and may yet be executed
 
-	wake   chan struct{} // due has changed
-	grants chan grant    // the first to arrive
-}
-
-func newWaiter(a *acquisition) *waiter {
-	return &waiter{a: a, wake: make(chan struct{}, 1), grants: make(chan grant, 1)}
+	grant *grant        // the first that has arrived, unless it was taken
+	wake  chan struct{} // due or grant has changed; nil while nobody sleeps on it
 }
 
 // at finds the line for a key. A line exists while it has a holder or waiters.
@@ -201,12 +197,10 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 
 // lastGrant is the lock of a grant that w has not looked at, or nil.
 func (w *waiter) lastGrant() *Lock {
-	select {
-	case g := <-w.grants:
-		return w.lockOf(g)
-	default:
-		return nil
+	if g := w.taken(); g != nil {
+		return w.lockOf(*g)
 	}
+	return nil
 }
 
 // isOwn tells whether a failure says nothing about the others in a line: it is due to
@@ -218,7 +212,7 @@ func isOwn(err error) bool {
 
 func (l *line) fail(err error) {
 	for e := l.waiters.Front(); e != nil; e = e.Next() {
-		e.Value.(*waiter).grant(grant{err: err})
+		e.Value.(*waiter).give(grant{err: err})
 	}
 }
 
@@ -273,10 +267,36 @@ func (w *waiter) askIn(d time.Duration) {
 		d = 0
 	}
 	w.due = time.Now().Add(d)
+	w.rouse()
+}
+
+// rouse has w look again, if it sleeps.
+func (w *waiter) rouse() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// sleeps makes sure that w can be roused.
+func (w *waiter) sleeps() {
+	if w.wake == nil {
+		w.wake = make(chan struct{}, 1)
+	}
+}
+
+// taken is the grant that has arrived, or nil.
+func (w *waiter) taken() *grant {
+	g := w.grant
+	w.grant = nil
+	return g
+}
+
+// take is taken for w itself.
+func (ls *lines) take(w *waiter) *grant {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return w.taken()
 }
 
 // askAgain nudges w itself.
@@ -286,14 +306,22 @@ func (ls *lines) askAgain(w *waiter) {
 	w.nudge()
 }
 
-// untilDue is how long w may sleep until it asks; not positive: it is due.
-func (ls *lines) untilDue(w *waiter) time.Duration {
+// next is what w does next: take a grant, or else ask when due is over, and sleep
+// before.
+func (ls *lines) next(w *waiter) (g *grant, due time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if w.due.IsZero() {
-		return time.Hour // it is not the head, and will be woken
+	if g = w.taken(); g != nil {
+		return g, 0
 	}
-	return time.Until(w.due)
+	due = time.Hour // if it is not the head: it will be woken
+	if !w.due.IsZero() {
+		due = time.Until(w.due)
+	}
+	if due > 0 {
+		w.sleeps()
+	}
+	return nil, due
 }
 
 // pollPause is the longest time without a question, less some jitter that keeps
@@ -376,7 +404,10 @@ func (ls *lines) begin(w *waiter, ticketed bool) (place int64, expecting bool) {
 		ls.expectGrant(w)
 		place = w.line.place
 	}
-	return place, ticketed || w.line.contended || !w.ticketed.IsZero()
+	if expecting = ticketed || w.line.contended || !w.ticketed.IsZero(); expecting {
+		w.sleeps()
+	}
+	return place, expecting
 }
 
 // learned notes what a question came to, and when the next one is due. It returns
@@ -450,7 +481,7 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 		}
 		w.nudge()
 	case r.next == nextGranted:
-		w.grant(grant{fence: r.fence, server: r.server, anchor: c.sent})
+		w.give(grant{fence: r.fence, server: r.server, anchor: c.sent})
 	case r.next == nextQueued:
 		w.enqueued(registration{sent: c.sent, server: r.server})
 		w.askIn(w.leasePause(r.left))
@@ -479,10 +510,10 @@ func (ls *lines) askHead(key string) {
 	}
 }
 
-func (w *waiter) grant(g grant) {
-	select {
-	case w.grants <- g:
-	default: // it has one already, for the same token
+func (w *waiter) give(g grant) {
+	if w.grant == nil { // else it has one already, for the same token
+		w.grant = &g
+		w.rouse()
 	}
 }
 
@@ -510,7 +541,7 @@ func (ls *lines) pushed(token string, g grant) {
 		return
 	}
 	g.anchor = anchorOf(g, *w.registered, now)
-	w.grant(g)
+	w.give(g)
 }
 
 // wakeHeads has the heads ask that rely on the inbox: when it has become live,

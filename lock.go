@@ -32,8 +32,11 @@ type Locker struct {
 	client Client
 	engine engine
 	opts   options
-	lines  lines
-	inbox  inbox
+
+	retention any // opts.fenceRetention in ms, as an argument
+
+	lines lines
+	inbox inbox
 
 	undoSlots chan struct{} // one for each look of an undoing
 }
@@ -49,6 +52,7 @@ func New(client Client, opts ...Option) *Locker {
 		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
 	}
 	lk := &Locker{client: client, engine: &pipeline{client: client}, opts: newOptions(opts), undoSlots: make(chan struct{}, undoSlots)}
+	lk.retention = milliseconds(lk.opts.fenceRetention)
 	lk.inbox.init(lk)
 	return lk
 }
@@ -63,8 +67,11 @@ func isNil(client Client) bool {
 
 // fenceRetention is how long the fence's record is kept, in ms: never shorter
 // than the lease.
-func (lk *Locker) fenceRetention(ttl time.Duration) int64 {
-	return milliseconds(max(lk.opts.fenceRetention, min(ttl, maxLease)+time.Second))
+func (lk *Locker) fenceRetention(ttl time.Duration) any {
+	if longer := min(ttl, maxLease) + time.Second; longer > lk.opts.fenceRetention {
+		return milliseconds(longer)
+	}
+	return lk.retention
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
@@ -232,9 +239,7 @@ type Lock struct {
 	held context.Context
 	end  context.CancelCauseFunc
 
-	// extending lets one Extend through at a time.
-	extending chan struct{}
-	// changed wakes the watchdog when the TTL was changed.
+	// changed wakes the watchdog when the TTL was changed; it is nil without one.
 	changed chan struct{}
 	// stopRenewal ends the watchdog; it is nil without one.
 	stopRenewal context.CancelFunc
@@ -247,6 +252,7 @@ type Lock struct {
 	epoch      int           // counts Extends: a renewal that overlaps one proves nothing
 	expiry     *time.Timer   // ends the lock when the lease ends
 	renewal    error         // why the last renewal failed
+	extending  chan struct{} // see extendTurn
 	release    *release      // the release under way, or the last one
 	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
 }

@@ -99,12 +99,16 @@ type acquireOptions struct {
 }
 
 func (o acquireOptions) with(opts []AcquireOption) acquireOptions {
+	if len(opts) == 0 {
+		return o
+	}
+	changed := o // on the heap: functions see its address
 	for _, opt := range opts {
 		if opt != nil {
-			opt(&o)
+			opt(&changed)
 		}
 	}
-	return o
+	return changed
 }
 
 func (o acquireOptions) check() error {

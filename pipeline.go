@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -44,6 +46,7 @@ type pipeline struct {
 
 func (p *pipeline) start(ctx context.Context, r request) *call {
 	c := newCall(ctx, r)
+	c.willFinish()
 	if p.leave(c) {
 		go p.travel([]*call{c})
 	}
@@ -68,6 +71,9 @@ func (p *pipeline) leave(c *call) bool {
 	if p.underWay < pipelines {
 		p.underWay++
 		return true
+	}
+	if c.finished == nil {
+		c.willFinish()
 	}
 	p.waiting = append(p.waiting, c)
 	p.watch()
@@ -143,28 +149,29 @@ func (p *pipeline) look() {
 // forgotten (restart, failover, SCRIPT FLUSH): their source makes it know them again.
 func (p *pipeline) execute(batch []*call) {
 	batch = slices.DeleteFunc(batch, (*call).isTooLate)
-	forgotten := p.roundTrip(batch, func(s *script) (name, text string) { return "evalsha", s.sha })
-	p.roundTrip(forgotten, func(s *script) (name, text string) { return "eval", s.source })
+	forgotten := p.roundTrip(batch, isNoScript)
+	for _, c := range forgotten {
+		c.request = c.request.withSource()
+	}
+	p.roundTrip(forgotten, func(error) bool { return false })
 }
 
-// roundTrip sends a batch and finishes its calls, but for those whose script Redis
-// does not know by its name.
-func (p *pipeline) roundTrip(batch []*call, by func(*script) (name, text string)) (forgotten []*call) {
+// roundTrip sends a batch and finishes its calls, but for those that are to be sent
+// again.
+func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished []*call) {
 	commands := make([]once, len(batch))
 	for i, c := range batch {
-		name, text := by(c.request.script)
-		commands[i] = c.request.command(c.ctx, name, text)
+		commands[i] = once{redis.NewCmd(c.ctx, c.request.line...)}
 	}
 	err := p.send(batch, commands)
 	for i, c := range batch {
-		switch reply, failure := commands[i].result(err); {
-		case isNoScript(failure) && commands[i].Name() == "evalsha":
-			forgotten = append(forgotten, c)
-		default:
+		if reply, failure := commands[i].result(err); again(failure) {
+			unfinished = append(unfinished, c)
+		} else {
 			c.finish(reply, failure)
 		}
 	}
-	return forgotten
+	return unfinished
 }
 
 // send hands commands to the client, which notes in each what became of it. One by

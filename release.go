@@ -242,13 +242,13 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 // releaseRequest releases what token holds. ticket is that of the next one in this
 // process, own the one that token may have in the queue; both may be empty.
 func (lk *Locker) releaseRequest(keys lockKeys, token, ticket, own string, limit time.Duration) request {
-	args := []any{token, milliseconds(lk.opts.fenceRetention)}
-	if ticket != "" || own != "" {
-		lifetime := lk.queueLifetime()
-		if !hasInbox(ticket) {
-			lifetime = 0 // nobody could be told: not to be queued
-		}
-		args = append(args, ticket, lifetime, own)
+	retention := lk.fenceRetention(MinTTL)
+	if ticket == "" && own == "" {
+		return releaseScript.request(limit, keys.all(), token, retention)
 	}
-	return request{script: releaseScript, keys: keys.all(), args: args, limit: limit}
+	lifetime := lk.queueLifetime()
+	if !hasInbox(ticket) {
+		lifetime = 0 // nobody could be told: not to be queued
+	}
+	return releaseScript.request(limit, keys.all(), token, retention, ticket, lifetime, own)
 }

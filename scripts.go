@@ -45,12 +45,15 @@ var (
 type script struct {
 	source string
 	sha    string
+	name   any // sha as an argument
 }
 
 func newScript(parts ...string) *script {
 	source := withoutComments(strings.Join(parts, ""))
 	sum := sha1.Sum([]byte(source))
-	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+	s := &script{source: source, sha: hex.EncodeToString(sum[:])}
+	s.name = s.sha
+	return s
 }
 
 // withoutComments shortens what goes over the wire when Redis does not know the
@@ -87,6 +90,9 @@ func (cmd once) result(trip error) (string, error) {
 // isNoScript looks at the whole text of a server's answer: proxies and some
 // servers put a prefix before the code.
 func isNoScript(err error) bool {
+	if err == nil {
+		return false // most often; errors.As would allocate
+	}
 	var answer redis.Error
 	return errors.As(err, &answer) && hasState(answer, "NOSCRIPT")
 }

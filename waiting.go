@@ -9,7 +9,7 @@ import (
 // wait stands in line for the lock until it has it, ctx ends, or Redis refuses for
 // good. Where nobody else holds the lock or waits, that takes one question.
 func (a *acquisition) wait(ctx context.Context) (*Lock, error) {
-	w := newWaiter(a)
+	w := &waiter{a: a}
 	a.lk.lines.join(w)
 	lock, err := w.run(ctx)
 	if lock = a.lk.lines.leave(w, lock, err); lock != nil {
@@ -22,15 +22,18 @@ func (a *acquisition) wait(ctx context.Context) (*Lock, error) {
 func (w *waiter) run(ctx context.Context) (*Lock, error) {
 	for {
 		out := outcome{}
-		if d := w.a.lk.lines.untilDue(w); d <= 0 {
+		switch g, due := w.a.lk.lines.next(w); {
+		case g != nil:
+			out = w.accept(*g)
+		case due <= 0:
 			out = w.ask(ctx)
-		} else {
+		default:
 			select {
 			case <-ctx.Done():
-			case g := <-w.grants:
-				out = w.accept(g)
 			case <-w.wake:
-			case <-time.After(d):
+				continue
+			case <-time.After(due):
+				continue
 			}
 		}
 		switch {
@@ -74,12 +77,18 @@ func (w *waiter) ask(ctx context.Context) outcome {
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
 	c := w.a.lk.engine.start(bounded, r)
-	select {
-	case g := <-w.grants:
-		w.a.doubt(c)
-		return w.accept(g)
-	case <-c.done:
-	case <-bounded.Done():
+	for waiting := true; waiting; {
+		select {
+		case <-w.wake:
+			if g := w.a.lk.lines.take(w); g != nil {
+				w.a.doubt(c)
+				return w.accept(*g)
+			}
+		case <-c.done:
+			waiting = false
+		case <-bounded.Done():
+			waiting = false
+		}
 	}
 	reply, err := c.result(ctx, bounded, r.limit)
 	return w.answered(ctx, c, reply, err)

@@ -15,9 +15,7 @@ import (
 func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l := &Lock{
 		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, granted: g.server,
-		extending: make(chan struct{}, 1),
-		changed:   make(chan struct{}, 1),
-		floor:     maxLease,
+		floor: maxLease,
 	}
 	l.held, l.end = context.WithCancelCause(context.Background())
 	l.mu.Lock() // the timer may fire before it is assigned
@@ -25,6 +23,7 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l.confirm(g.anchor, a.ttl)
 	l.expiry = time.AfterFunc(l.untilNextLook(), l.look)
 	if a.opts.watchdog {
+		l.changed = make(chan struct{}, 1)
 		go l.watch(l.renewalContext(a.opts))
 	}
 	return l
