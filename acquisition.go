@@ -24,6 +24,7 @@ type acquisition struct {
 	unanswered []*call
 	// queued says that a ticket may stand in the queue.
 	queued bool
+	inbox  string // the one in the last ticket
 }
 
 // newAcquisition checks everything that can be checked without traffic.
@@ -80,7 +81,7 @@ func (a *acquisition) request(ticket string, place int64) request {
 	if a.opts.metadata != "" {
 		value = a.value()
 	}
-	limit, ttl, retention := replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
+	limit, ttl, retention := replyLimit(a.ttl)+a.lk.opts.replicaTimeout, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
 	if ticket == "" {
 		return acquireScript.request(limit, a.keys.all(), token, value, ttl, retention)
 	}

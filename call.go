@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // request is one script with its arguments.
@@ -21,6 +23,19 @@ func (s *script) request(limit time.Duration, keys []any, args ...any) request {
 	line = append(append(line, keys...), args...)
 	return request{script: s, line: line, limit: limit}
 }
+
+// withLockAlone is the same request with no other key than the lock.
+func (r request) withLockAlone() request {
+	r.line = slices.Concat(r.line[:2], []any{1}, r.line[3:4], r.args())
+	return r
+}
+
+// key is the lock.
+func (r request) key() string { return r.line[3].(string) }
+
+func (r request) keys() []any { return r.line[3 : 3+r.line[2].(int)] }
+
+func (r request) args() []any { return r.line[3+r.line[2].(int):] }
 
 // withSource is the same request for a server that does not know the script.
 func (r request) withSource() request {
@@ -45,6 +60,28 @@ type engine interface {
 	start(ctx context.Context, r request) *call
 	// do is start for one who is in no hurry: the call is done when it returns.
 	do(ctx context.Context, r request) *call
+	// home is the server on which a key stands, and what subscribes there; nil if that
+	// is not known, or more than one. It does not block.
+	home(key string) (addr string, on subscriber)
+	// suspect is told that a request had no reply in time.
+	suspect()
+}
+
+// subscriber is a client's method.
+type subscriber interface {
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
+}
+
+// newEngine chooses the engine for a client.
+func newEngine(client Client, opts options) engine {
+	var e engine = &pipeline{client: client}
+	if c, ok := client.(*redis.ClusterClient); ok {
+		e = newCluster(c)
+	}
+	if opts.replicas > 0 {
+		e = &replicated{engine: e, client: client, replicas: opts.replicas, timeout: opts.replicaTimeout}
+	}
+	return e
 }
 
 // call is one request on its way to Redis.
@@ -103,18 +140,19 @@ func (lk *Locker) ask(ctx context.Context, r request) (*call, string, error) {
 	case <-c.done:
 	case <-bounded.Done():
 	}
-	reply, err := c.result(ctx, bounded, r.limit)
+	reply, err := lk.result(ctx, bounded, c)
 	return c, reply, err
 }
 
 // result is what a call came to for one who waited until it was done or bounded
 // ended. A reply counts, also if ctx ended meanwhile.
-func (c *call) result(ctx, bounded context.Context, limit time.Duration) (string, error) {
+func (lk *Locker) result(ctx, bounded context.Context, c *call) (string, error) {
 	select {
 	case <-c.done:
-		return c.reply, plainError(ctx, c.err, limit)
+		return c.reply, plainError(ctx, c.err, c.request.limit)
 	default:
-		return "", plainError(ctx, bounded.Err(), limit)
+		lk.engine.suspect()
+		return "", plainError(ctx, bounded.Err(), c.request.limit)
 	}
 }
 

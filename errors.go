@@ -39,6 +39,11 @@ var (
 	// given a duration that is not positive. Nothing was sent to Redis.
 	ErrInvalidTTL = errors.New("invalid TTL")
 
+	// ErrNotReplicated says that fewer replicas than asked for with [WithReplicas]
+	// acknowledged the lock in time, or that the server does not know WAIT. The lock
+	// was released again.
+	ErrNotReplicated = errors.New("lock is not replicated")
+
 	// ErrInvalidName says that a lock name cannot be used: it is empty, or the
 	// keys that would belong to it can belong to another name with the same prefix
 	// ("{t}:fence" is the fence of "{t}"), or, on a Redis Cluster, it has a '}' that
@@ -103,6 +108,17 @@ func (e *notSentError) Error() string { return "not sent: " + e.err.Error() }
 
 func (e *notSentError) Unwrap() error { return e.err }
 
+// notReplicatedError is an ErrNotReplicated with its reason. The reason is a text only:
+// a server's answer would say that nothing was executed.
+type notReplicatedError struct {
+	reason    string
+	givenBack bool // the lock was released again
+}
+
+func (e *notReplicatedError) Error() string { return ErrNotReplicated.Error() + ": " + e.reason }
+
+func (e *notReplicatedError) Unwrap() error { return ErrNotReplicated }
+
 // errLate says that Redis granted the lock, but so late that the lease was over
 // when the reply arrived.
 var errLate = errors.New("reply arrived after the lease had ended")
@@ -134,12 +150,19 @@ var transientStates = []string{
 func isTransient(err error) bool {
 	var answer redis.Error
 	switch {
-	case errors.Is(err, redis.ErrClosed):
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrNotReplicated):
 		return false
 	case errors.As(err, &answer):
 		return hasState(answer, transientStates...)
 	}
 	return true
+}
+
+// isSplit tells whether a cluster is moving the slot of a request, so that some of its
+// keys may stand on one node and some on another. It was not executed.
+func isSplit(err error) bool {
+	var answer redis.Error
+	return err != nil && errors.As(err, &answer) && hasState(answer, "TRYAGAIN")
 }
 
 // hasState looks for a state anywhere in the text, not only at its start: an
@@ -173,9 +196,12 @@ func maybeExecuted(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
 	var unsent *notSentError
+	var few *notReplicatedError
 	switch {
 	case err == nil, errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
 		return false
+	case errors.As(err, &few):
+		return !few.givenBack
 	case errors.As(err, &network) && network.Op == "dial":
 		return false
 	}

@@ -94,7 +94,7 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 
 func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error) {
 	for range attempts(ctx) {
-		c, reply, failure := l.lk.ask(ctx, l.extendRequest(ttl, "set"))
+		c, reply, failure := l.askExtend(ctx, l.extendRequest(ttl, "set"))
 		if err = failure; err == nil {
 			return l.extended(c.sent, ttl, reply)
 		}
@@ -109,6 +109,16 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	}
 	l.wakeWatchdog() // what remains may be shorter than it knows
 	return ended(ctx, err)
+}
+
+// askExtend makes a request to extend the lease. While a cluster moves the slot it
+// leaves the record of the fence alone.
+func (l *Lock) askExtend(ctx context.Context, r request) (*call, string, error) {
+	c, reply, err := l.lk.ask(ctx, r)
+	if isSplit(err) {
+		c, reply, err = l.lk.ask(ctx, r.withLockAlone())
+	}
+	return c, reply, err
 }
 
 func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {

@@ -22,14 +22,45 @@ const (
 	inboxRefused = 30 * time.Second
 )
 
-// inbox is the channel to which grants for this Locker are published. Its
-// subscription exists while somebody waits, and a little longer.
+// inboxes are those of one Locker, by the server: one, but on a cluster one for each
+// node on which a name is waited for.
+type inboxes struct {
+	lk *Locker
+
+	mu       sync.Mutex
+	byServer map[string]*inbox
+}
+
+// of is the inbox on the server where a key stands, or nil if that is not known.
+func (ins *inboxes) of(key string) *inbox {
+	server, on := ins.lk.engine.home(key)
+	if on == nil {
+		return nil
+	}
+	ins.mu.Lock()
+	defer ins.mu.Unlock()
+	in := ins.byServer[server]
+	if in == nil {
+		if ins.byServer == nil {
+			ins.byServer = make(map[string]*inbox)
+		}
+		in = newInbox(ins.lk)
+		ins.byServer[server] = in
+	}
+	in.setSubscriber(on)
+	return in
+}
+
+// inbox is the channel to which grants for a Locker are published on one server. Its
+// subscription exists while somebody waits, and a little longer. A nil inbox is one
+// that cannot be opened.
 type inbox struct {
 	lk      *Locker
 	id      string // in tickets
 	channel string
 
 	mu        sync.Mutex
+	on        subscriber
 	users     int // names that are waited for
 	idleSince time.Time
 	running   bool      // the goroutine that listens
@@ -38,17 +69,29 @@ type inbox struct {
 	warned    bool
 }
 
-func (in *inbox) init(lk *Locker) {
-	in.lk = lk
+func newInbox(lk *Locker) *inbox {
 	// 72 random bits, and not a UUID: it stands in every ticket, and short ones are
 	// cheaper for Redis.
-	in.id = rand.Text()[:14]
-	in.channel = lk.opts.prefix + "inbox:" + in.id
+	id := rand.Text()[:14]
+	return &inbox{lk: lk, id: id, channel: lk.opts.prefix + "inbox:" + id}
+}
+
+// setSubscriber notes what to subscribe with. A cluster makes another client for a
+// node that has left and come back; what the old one was refused is forgotten then.
+func (in *inbox) setSubscriber(on subscriber) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if was, ok := in.on.(*redis.Client); in.on == nil || ok && was != on { // others may not be comparable
+		in.on, in.notBefore = on, time.Time{}
+	}
 }
 
 // need is told when somebody begins to wait for a name, and when nobody waits for
 // it any more.
 func (in *inbox) need(waiting bool) {
+	if in == nil {
+		return
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !waiting {
@@ -70,6 +113,9 @@ func (in *inbox) start() {
 
 // liveID is what stands in a ticket: the inbox if grants can arrive, else noInbox.
 func (in *inbox) liveID() string {
+	if in == nil {
+		return noInbox
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.live {
@@ -97,7 +143,7 @@ func (in *inbox) setLive(live bool) (before bool) {
 	before, in.live = in.live, live
 	in.mu.Unlock()
 	if live || before {
-		in.lk.lines.wakeHeads(live)
+		in.lk.lines.wakeHeads(in, live)
 	}
 	return before
 }
@@ -143,7 +189,10 @@ var errSilent = errors.New("the connection is silent")
 
 // subscribe receives until the connection fails, or nobody waits any more (nil).
 func (in *inbox) subscribe(ctx context.Context) error {
-	ps := in.lk.client.Subscribe(ctx, in.channel)
+	in.mu.Lock()
+	on := in.on
+	in.mu.Unlock()
+	ps := on.Subscribe(ctx, in.channel)
 	defer func() { _ = ps.Close() }() // closing can only fail if it is closed
 	probing := false
 	for {

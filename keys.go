@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // lockKeys are the Redis keys of one name.
@@ -49,7 +47,7 @@ func (lk *Locker) keysFor(name string) (lockKeys, error) {
 	tagged := hasHashTag(key) // then the tag comes along
 	// Else key becomes the tag of the others as a whole. With a '}' in it the tag would
 	// end there, and the slot would be another.
-	if _, cluster := lk.client.(*redis.ClusterClient); cluster && !tagged && strings.Contains(key, "}") {
+	if lk.clustered && !tagged && strings.Contains(key, "}") {
 		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
 	}
 	return newLockKeys(key, tagged), nil

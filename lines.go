@@ -70,7 +70,7 @@ type line struct {
 	holder    *Lock     // the lock of this Locker that stands in the key, as far as known
 	waiters   list.List // of *waiter
 	contended bool      // somebody has been seen to hold the lock; before that, nobody waits but asks
-	listening bool      // the inbox is needed
+	inbox     *inbox    // where its head's grants arrive; nil while nobody waits, or that is unknown
 	place     int64     // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
 	outage    error     // why the last question was not answered, or nil
 	warned    bool      // of the outage
@@ -111,12 +111,16 @@ func (ls *lines) at(key string) *line {
 }
 
 // tidy follows every change of a line: it forgets an empty one, and minds that the
-// inbox is open while somebody waits.
-func (ls *lines) tidy(key string, l *line, in *inbox) {
-	waiting := l.contended && l.waiters.Len() > 0
-	if waiting != l.listening {
-		l.listening = waiting
-		in.need(waiting)
+// inbox is open while somebody waits: the one on the server where the key stands now.
+func (ls *lines) tidy(key string, l *line, ins *inboxes) {
+	var in *inbox
+	if l.contended && l.waiters.Len() > 0 {
+		in = ins.of(key)
+	}
+	if in != l.inbox {
+		l.inbox.need(false)
+		in.need(true)
+		l.inbox = in
 	}
 	if l.holder == nil && l.waiters.Len() == 0 && ls.names[key] == l {
 		delete(ls.names, key)
@@ -141,7 +145,7 @@ func (ls *lines) join(w *waiter) {
 		w.promote()
 		w.askIn(min(time.Until(w.due), patience))
 	}
-	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inbox)
+	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inboxes)
 }
 
 // patience is how long one who finds a holder of this Locker, and nobody waiting,
@@ -191,7 +195,7 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	if lock == nil && !l.contended && !isOwn(err) {
 		l.fail(err)
 	}
-	ls.tidy(w.a.keys.lock, l, &w.a.lk.inbox)
+	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
 	return lock
 }
 
@@ -235,7 +239,7 @@ func (ls *lines) held(lock *Lock) {
 	defer ls.mu.Unlock()
 	l := ls.at(lock.keys.lock)
 	l.hold(lock)
-	ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
+	ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
 }
 
 // lost notes that lock does not stand in the key any more, and that nobody was
@@ -251,7 +255,7 @@ func (ls *lines) lost(lock *Lock) {
 	if w := l.head(); w != nil {
 		w.nudge()
 	}
-	ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
+	ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
 }
 
 // nudge has w ask at once, because something has happened. An answer to an earlier
@@ -346,7 +350,6 @@ func (w *waiter) leasePause(left time.Duration) time.Duration {
 // bring is the waiter that the release of lock brings along, if anybody waits, and
 // its ticket.
 func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
-	id := lock.lk.inbox.liveID()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.names[lock.keys.lock]
@@ -357,16 +360,17 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
 		l.holder = nil
 	}
 	if w = l.head(); w == nil {
-		ls.tidy(lock.keys.lock, l, &lock.lk.inbox)
+		ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
 		return nil, ""
 	}
+	id := l.inbox.liveID()
 	if id == noInbox && time.Since(l.turn) > longestTurn {
 		l.turn = time.Time{}
 		w.askIn(turnPause)
 		return nil, ""
 	}
-	ls.expectGrant(w)
-	return w, w.a.ticket(id)
+	ls.expectGrant(w, id)
+	return w, w.a.ticket()
 }
 
 // Without an inbox, nobody stands in the queue: other processes find the lock by
@@ -380,7 +384,8 @@ const (
 // expectGrant makes w known to the inbox, before its ticket is sent. Until the
 // registration is answered, all that is known of a grant is that it is not older
 // than the first ticket.
-func (ls *lines) expectGrant(w *waiter) {
+func (ls *lines) expectGrant(w *waiter, inbox string) {
+	w.a.inbox = inbox
 	if ls.heads == nil {
 		ls.heads = make(map[string]*waiter)
 	}
@@ -393,21 +398,21 @@ func (ls *lines) expectGrant(w *waiter) {
 	}
 }
 
-// begin notes that w begins a question, and whether it carries a ticket; if so, it
-// returns the place to ask for in the queue. A grant may come before the answer if w
+// begin notes that w begins a question. If there is an inbox the question carries a
+// ticket, which asks for a place in the queue. A grant may come before the answer if w
 // has a ticket, or a release of this Locker can bring it along.
-func (ls *lines) begin(w *waiter, ticketed bool) (place int64, expecting bool) {
+func (ls *lines) begin(w *waiter) (inbox string, place int64, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.nudged = false
-	if ticketed {
-		ls.expectGrant(w)
+	if inbox = w.line.inbox.liveID(); inbox != noInbox {
+		ls.expectGrant(w, inbox)
 		place = w.line.place
 	}
-	if expecting = ticketed || w.line.contended || !w.ticketed.IsZero(); expecting {
+	if expecting = inbox != noInbox || w.line.contended || !w.ticketed.IsZero(); expecting {
 		w.sleeps()
 	}
-	return place, expecting
+	return inbox, place, expecting
 }
 
 // learned notes what a question came to, and when the next one is due. It returns
@@ -431,7 +436,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	default:
 		w.unqueued(out.left)
 	}
-	ls.tidy(w.a.keys.lock, l, &w.a.lk.inbox)
+	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
 	return nil
 }
 
@@ -536,7 +541,7 @@ func (ls *lines) pushed(token string, g grant) {
 		return
 	}
 	now := time.Now()
-	if w.registered == nil || !plausible(g, *w.registered, now) {
+	if g.fence == 0 || w.registered == nil || !plausible(g, *w.registered, now) {
 		w.nudge() // Redis will tell
 		return
 	}
@@ -544,14 +549,14 @@ func (ls *lines) pushed(token string, g grant) {
 	w.give(g)
 }
 
-// wakeHeads has the heads ask that rely on the inbox: when it has become live,
+// wakeHeads has the heads ask that rely on an inbox: when it has become live,
 // to get into the queue; when it has failed, since their tickets are dead.
-func (ls *lines) wakeHeads(live bool) {
+func (ls *lines) wakeHeads(in *inbox, live bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.names {
 		w := l.head()
-		if w == nil || l.holder != nil && w.registered == nil {
+		if l.inbox != in || w == nil || l.holder != nil && w.registered == nil {
 			continue // nobody, or one that a local release will bring along
 		}
 		if !live {

@@ -81,7 +81,9 @@ func TestLinesAreForgotten(t *testing.T) {
 		defer lk.lines.mu.Unlock()
 		require.Empty(t, lk.lines.names)
 		require.Empty(t, lk.lines.heads)
-		require.Zero(t, lk.inbox.users)
+		for _, in := range lk.inboxes.byServer {
+			require.Zero(t, in.users)
+		}
 	})
 }
 

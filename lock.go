@@ -29,14 +29,13 @@ type Client interface {
 // seconds at most; and, while somebody waits and up to 4 seconds longer, one with
 // the connection on which Redis tells who has the lock next.
 type Locker struct {
-	client Client
-	engine engine
-	opts   options
-
+	engine    engine
+	clustered bool // all keys of a lock must share a slot
+	opts      options
 	retention any // opts.fenceRetention in ms, as an argument
 
-	lines lines
-	inbox inbox
+	lines   lines
+	inboxes inboxes
 
 	undoSlots chan struct{} // one for each look of an undoing
 }
@@ -51,9 +50,15 @@ func New(client Client, opts ...Option) *Locker {
 	if _, ring := client.(*redis.Ring); ring {
 		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
 	}
-	lk := &Locker{client: client, engine: &pipeline{client: client}, opts: newOptions(opts), undoSlots: make(chan struct{}, undoSlots)}
-	lk.retention = milliseconds(lk.opts.fenceRetention)
-	lk.inbox.init(lk)
+	_, clustered := client.(*redis.ClusterClient)
+	o := newOptions(opts)
+	return newLocker(newEngine(client, o), clustered, o)
+}
+
+func newLocker(engine engine, clustered bool, opts options) *Locker {
+	lk := &Locker{engine: engine, clustered: clustered, opts: opts, undoSlots: make(chan struct{}, undoSlots)}
+	lk.retention = milliseconds(opts.fenceRetention)
+	lk.inboxes.lk = lk
 	return lk
 }
 

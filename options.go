@@ -24,6 +24,8 @@ type options struct {
 	logger         *slog.Logger
 	fenceRetention time.Duration
 	pollInterval   time.Duration
+	replicas       int
+	replicaTimeout time.Duration
 }
 
 func newOptions(opts []Option) options {
@@ -78,6 +80,25 @@ func WithFenceRetention(d time.Duration) Option {
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
 	return func(o *options) { o.pollInterval = d }
+}
+
+// WithReplicas makes an acquisition count only once n replicas have acknowledged it,
+// waiting for at most timeout (in ms, rounded up) in the same round trip, with the
+// command WAIT. If fewer have, the lock is released again and the acquisition fails with
+// [ErrNotReplicated]. A lock that another process hands over takes a round trip more. The
+// default is 0: replicas are not asked. timeout should be shorter than the TTL, and than
+// the client's ReadTimeout.
+//
+// It narrows the window in which a failover forgets a lock and does not close it: a
+// replica that has not acknowledged can be the one that is promoted, and renewals and
+// releases are not waited for (Redis documentation, WAIT). It panics if n is negative, or
+// timeout not positive.
+func WithReplicas(n int, timeout time.Duration) Option {
+	if n < 0 {
+		panic(fmt.Sprintf("redislock: WithReplicas(%d): must not be negative", n))
+	}
+	mustBePositive("WithReplicas", timeout)
+	return func(o *options) { o.replicas, o.replicaTimeout = n, timeout }
 }
 
 func mustBePositive(option string, d time.Duration) {

@@ -37,12 +37,17 @@ const (
 // everybody waits.
 type pipeline struct {
 	client Client
+	after  func(failure error) // told of every round trip; may be nil
 
 	mu       sync.Mutex
 	underWay int     // round trips
 	waiting  []*call // in the order of their arrival
 	watched  bool    // a timer looks after those that wait
 }
+
+func (p *pipeline) home(string) (addr string, on subscriber) { return "", p.client }
+
+func (p *pipeline) suspect() {}
 
 func (p *pipeline) start(ctx context.Context, r request) *call {
 	c := newCall(ctx, r)
@@ -163,13 +168,21 @@ func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished 
 	for i, c := range batch {
 		commands[i] = once{redis.NewCmd(c.ctx, c.request.line...)}
 	}
-	err := p.send(batch, commands)
+	trip := p.send(batch, commands)
+	var worst error // of those that time may mend
 	for i, c := range batch {
-		if reply, failure := commands[i].result(err); again(failure) {
+		reply, failure := commands[i].result(trip)
+		if failure != nil && isTransient(failure) {
+			worst = failure
+		}
+		if again(failure) {
 			unfinished = append(unfinished, c)
 		} else {
 			c.finish(reply, failure)
 		}
+	}
+	if p.after != nil && len(batch) > 0 {
+		p.after(worst)
 	}
 	return unfinished
 }

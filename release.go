@@ -212,7 +212,11 @@ func (l *Lock) released(found bool) error {
 // release.
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	next, ticket := l.lk.lines.bring(l)
-	c, reply, err := l.lk.ask(ctx, l.lk.releaseRequest(l.keys, l.token, ticket, "", replyLimit(l.currentTTL())))
+	limit := replyLimit(l.currentTTL())
+	c, reply, err := l.lk.ask(ctx, l.lk.releaseRequest(l.keys, l.token, ticket, "", limit))
+	if isSplit(err) {
+		c, reply, err = l.lk.ask(ctx, releaseAlone.request(limit, l.keys.all()[:1], l.token))
+	}
 	var r releaseReply
 	if err == nil {
 		r, err = parseRelease(reply)

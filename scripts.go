@@ -32,12 +32,15 @@ var (
 	releaseSource string
 	//go:embed lua/release_next.lua
 	releaseNextSource string
+	//go:embed lua/release_alone.lua
+	releaseAloneSource string
 	//go:embed lua/inspect.lua
 	inspectSource string
 
 	acquireScript = newScript(acquireSource, commonSource, recordSource, queueSource, acquireContendedSource)
 	extendScript  = newScript(commonSource, recordSource, extendSource)
 	releaseScript = newScript(releaseSource, commonSource, queueSource, releaseNextSource)
+	releaseAlone  = newScript(commonSource, releaseAloneSource)
 	inspectScript = newScript(inspectSource)
 )
 

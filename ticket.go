@@ -13,9 +13,9 @@ const noInbox = "-"
 
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
-func (a *acquisition) ticket(inbox string) string {
+func (a *acquisition) ticket() string {
 	metadata := a.value()[len(a.token):]
-	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
+	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), a.inbox, metadata)
 }
 
 // hasInbox tells whether another process could tell the one who waits.
@@ -39,7 +39,8 @@ type grant struct {
 	err    error     // instead of a grant: why there will be none
 }
 
-// parseGrant reads "token fence time", as published by hand_over.
+// parseGrant reads "token fence time", as published by hand_over; the fence is 0 in
+// what is published to a ticket that was passed over: its process is to ask again.
 func parseGrant(payload string) (token string, g grant, ok bool) {
 	fields := strings.Fields(payload)
 	if len(fields) != 3 {
@@ -48,7 +49,7 @@ func parseGrant(payload string) (token string, g grant, ok bool) {
 	var errFence, errTime error
 	g.fence, errFence = strconv.ParseInt(fields[1], 10, 64)
 	g.server, errTime = strconv.ParseInt(fields[2], 10, 64)
-	return fields[0], g, errFence == nil && errTime == nil && g.fence > 0
+	return fields[0], g, errFence == nil && errTime == nil && g.fence >= 0
 }
 
 // plausible tells whether a grant can be the answer to what is registered: minted by

@@ -62,7 +62,7 @@ func TestImplausibleGrantsAreNotTrusted(t *testing.T) {
 }
 
 func TestGarbageInTheInboxIsNoGrant(t *testing.T) {
-	for _, payload := range []string{"", "x", "a b", "a b c", "a 1 c", "a 1", "a -1 2", "a 0 2", "a 1 2 3", "a 99999999999999999999 2"} {
+	for _, payload := range []string{"", "x", "a b", "a b c", "a 1 c", "a 1", "a -1 2", "a 1 2 3", "a 99999999999999999999 2"} {
 		_, _, ok := parseGrant(payload)
 		require.False(t, ok, payload)
 	}

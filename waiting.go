@@ -57,8 +57,12 @@ func (w *waiter) accept(g grant) outcome {
 	return outcome{lock: lock, err: g.err}
 }
 
-// lockOf is the lock of a grant, or nil if its lease is over.
+// lockOf is the lock of a grant, or nil if it has to be confirmed by asking: its lease
+// is over, or replicas have to acknowledge it.
 func (w *waiter) lockOf(g grant) *Lock {
+	if w.a.lk.opts.replicas > 0 {
+		return nil
+	}
 	if g.err != nil || leaseFrom(g.anchor, w.a.ttl).left(time.Now()) <= 0 {
 		return nil
 	}
@@ -90,7 +94,7 @@ func (w *waiter) ask(ctx context.Context) outcome {
 			waiting = false
 		}
 	}
-	reply, err := c.result(ctx, bounded, r.limit)
+	reply, err := w.a.lk.result(ctx, bounded, c)
 	return w.answered(ctx, c, reply, err)
 }
 
@@ -107,12 +111,11 @@ func (w *waiter) answered(ctx context.Context, c *call, reply string, err error)
 // question is what w asks. It expects a grant meanwhile unless it is the first to
 // ask for a lock that, as far as known, nobody holds.
 func (w *waiter) question() (r request, expecting bool) {
-	id := w.a.lk.inbox.liveID()
-	place, expecting := w.a.lk.lines.begin(w, id != noInbox)
-	if id == noInbox {
+	inbox, place, expecting := w.a.lk.lines.begin(w)
+	if inbox == noInbox {
 		return w.a.request("", 0), expecting
 	}
-	return w.a.request(w.a.ticket(id), place), expecting
+	return w.a.request(w.a.ticket(), place), expecting
 }
 
 // warnOfOutage logs one line for each time that Redis fails while we wait.

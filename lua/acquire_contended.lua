@@ -33,8 +33,9 @@ else
     return redis.error_reply(refusal)
   end
   if held and owns(held, ARGV[1]) then
-    -- Never shortens: a repeated request may arrive after an extension.
-    if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+    -- Never shortens: a repeated request may arrive after an extension. A lease that
+    -- is as long is written all the same, so that WAIT has something to wait for.
+    if redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[3]) then
       redis.call('PEXPIRE', KEYS[1], ARGV[3])
     end
     return current_fence(last, ARGV[4]) .. ' ' .. now

@@ -1,6 +1,7 @@
 -- Renews the lease, if the key still holds the token.
 --
--- KEYS[1] lock, KEYS[2] fence
+-- KEYS[1] lock, KEYS[2] fence; or the lock alone, see release_alone.lua: the record of
+-- the fence is left as it is then, and "1 0" returned
 -- ARGV[1] token, ARGV[2] ttl ms, ARGV[3] fence retention ms, ARGV[4] 'set' or 'grow'
 -- Returns "1 fence" (with 'grow': "1 0"), or "0".
 
@@ -10,7 +11,7 @@ if not held or not owns(held, ARGV[1]) then return '0' end
 
 -- PEXPIRE and not SET: it works while Redis is out of memory. What can raise an
 -- error is read before, and the fence is minted after, when writes are not refused.
-if ARGV[4] == 'set' then
+if ARGV[4] == 'set' and KEYS[2] then
   local fence = redis.call('GET', KEYS[2])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   return '1 ' .. current_fence(fence, ARGV[3])
@@ -18,8 +19,8 @@ end
 
 -- A renewal by the watchdog never shortens: it may arrive late, behind an
 -- extension that its holder relies on.
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+if ARGV[4] == 'set' or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-keep_fence(ARGV[3])
+if KEYS[2] then keep_fence(ARGV[3]) end
 return '1 0'

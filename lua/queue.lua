@@ -19,7 +19,9 @@ local function is_live(channel)
 end
 
 -- Returns the first live ticket of the queue with its parts, beginning with the one
--- that was popped already; the dead ones before it are gone. own is that of the
+-- that was popped already; those before it whose inbox nobody listens to are gone. On a
+-- cluster they may listen on another node, from which the slot has moved: they are told
+-- to ask again. own is that of the
 -- process which asks, and so is live. A thousand dead processes at the head of one
 -- queue are as good as a bound. An error counts as an empty queue.
 local function first_in_queue(ticket, own)
@@ -29,6 +31,7 @@ local function first_in_queue(ticket, own)
     if ticket == own or token and is_live(channel) then
       return ticket, token, ttl, channel, metadata
     end
+    if token then redis.pcall('PUBLISH', channel, token .. ' 0 0') end
     ticket = redis.pcall('ZPOPMIN', KEYS[3])[1]
   end
   return nil
