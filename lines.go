@@ -370,7 +370,7 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
 		return nil, ""
 	}
 	ls.expectGrant(w, id)
-	return w, w.a.ticket()
+	return w, w.a.ticket(id)
 }
 
 // Without an inbox, nobody stands in the queue: other processes find the lock by

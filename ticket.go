@@ -13,9 +13,9 @@ const noInbox = "-"
 
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
-func (a *acquisition) ticket() string {
+func (a *acquisition) ticket(inbox string) string {
 	metadata := a.value()[len(a.token):]
-	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), a.inbox, metadata)
+	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
 }
 
 // hasInbox tells whether another process could tell the one who waits.

@@ -23,7 +23,7 @@ const (
 // that stood still. So there are more looks where it is needed. What is not found
 // by then ends with its TTL.
 func (a *acquisition) undo(ctx context.Context) {
-	a.lk.undo(ctx, a.keys, a.token, a.ticket(), a.unanswered)
+	a.lk.undo(ctx, a.keys, a.token, a.ticket(a.inbox), a.unanswered)
 }
 
 func (lk *Locker) undo(ctx context.Context, keys lockKeys, token, ticket string, unanswered []*call) {

@@ -115,7 +115,7 @@ func (w *waiter) question() (r request, expecting bool) {
 	if inbox == noInbox {
 		return w.a.request("", 0), expecting
 	}
-	return w.a.request(w.a.ticket(), place), expecting
+	return w.a.request(w.a.ticket(inbox), place), expecting
 }
 
 // warnOfOutage logs one line for each time that Redis fails while we wait.
