@@ -405,7 +405,11 @@ func (ls *lines) begin(w *waiter) (inbox string, place int64, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.nudged = false
-	if inbox = w.line.inbox.liveID(); inbox != noInbox {
+	in := w.line.inbox
+	if in == nil { // nobody has waited yet; the inbox may be open all the same
+		in = w.a.lk.inboxes.of(w.a.keys.lock)
+	}
+	if inbox = in.liveID(); inbox != noInbox {
 		ls.expectGrant(w, inbox)
 		place = w.line.place
 	}

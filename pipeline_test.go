@@ -73,6 +73,7 @@ func (r *fakeRedis) slow() { r.net.setLatency(func() time.Duration { return flig
 // requireIdle fails if the engine of lk is left with anything.
 func requireIdle(t *testing.T, lk *Locker) {
 	t.Helper()
+	synctest.Wait()
 	p := lk.engine.(*pipeline)
 	p.mu.Lock()
 	defer p.mu.Unlock()

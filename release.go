@@ -213,7 +213,11 @@ func (l *Lock) released(found bool) error {
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	next, ticket := l.lk.lines.bring(l)
 	limit := replyLimit(l.currentTTL())
-	c, reply, err := l.lk.ask(ctx, l.lk.releaseRequest(l.keys, l.token, ticket, "", limit))
+	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
+	if next != nil {
+		request = l.lk.handOverRequest(&l.keys, l.token, ticket, next.a, limit)
+	}
+	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
 		c, reply, err = l.lk.ask(ctx, releaseAlone.request(limit, l.keys.all()[:1], l.token))
 	}
@@ -243,16 +247,23 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 	}
 }
 
-// releaseRequest releases what token holds. ticket is that of the next one in this
-// process, own the one that token may have in the queue; both may be empty.
-func (lk *Locker) releaseRequest(keys lockKeys, token, ticket, own string, limit time.Duration) request {
+// releaseRequest releases what token holds, and withdraws the ticket that it may have
+// in the queue, if that is not empty.
+func (lk *Locker) releaseRequest(keys *lockKeys, token, ticket string, limit time.Duration) request {
 	retention := lk.fenceRetention(MinTTL)
-	if ticket == "" && own == "" {
+	if ticket == "" {
 		return releaseScript.request(limit, keys.all(), token, retention)
 	}
+	return releaseScript.request(limit, keys.all(), token, retention, ticket)
+}
+
+// handOverRequest releases what token holds, and brings along the ticket of the next
+// one in this process.
+func (lk *Locker) handOverRequest(keys *lockKeys, token, ticket string, next *acquisition, limit time.Duration) request {
 	lifetime := lk.queueLifetime()
 	if !hasInbox(ticket) {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
-	return releaseScript.request(limit, keys.all(), token, retention, ticket, lifetime, own)
+	return releaseScript.request(limit, keys.all(), token, lk.fenceRetention(next.ttl), "",
+		ticket, lifetime, next.value(), milliseconds(next.ttl))
 }

@@ -168,6 +168,8 @@ func parseRelease(reply string) (r releaseReply, err error) {
 		return r, err
 	case count == 2 && n[1] == nextNone:
 		return releaseReply{found: true}, nil
+	case count == 3 && n[1] == nextGranted: // the fence is the time
+		return releaseReply{found: true, next: nextGranted, fence: n[2], server: n[2]}, nil
 	case count < 4:
 		return r, unexpected(reply)
 	}

@@ -101,7 +101,7 @@ func (u *undoing) withdraw() error {
 	defer func() { <-u.lk.undoSlots }()
 	ctx, cancel := context.WithTimeout(u.ctx, undoLimit)
 	defer cancel()
-	_, reply, err := u.lk.ask(ctx, u.lk.releaseRequest(u.keys, u.token, "", u.ticket, undoLimit))
+	_, reply, err := u.lk.ask(ctx, u.lk.releaseRequest(&u.keys, u.token, u.ticket, undoLimit))
 	if err != nil {
 		u.failed = true
 		return err
