@@ -12,6 +12,8 @@ type request struct {
 	keys   []string
 	args   []any
 	limit  time.Duration // how long one try waits for its reply
+	ttl    time.Duration // that it asks for; 0: it asks for none
+	claim  *claim        // of a quorum: what the request's token may have on which node
 }
 
 // replyLimit is how long a request about a lock with this TTL waits for its
@@ -31,6 +33,7 @@ type call struct {
 	done  <-chan struct{}
 	reply []any // reply and err are set when done is closed
 	err   error
+	floor time.Duration // of an extension by a quorum: what an earlier one may yet cut the lease to
 }
 
 // engine is what stands between a Locker and Redis. Requests are made of it one by

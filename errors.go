@@ -126,7 +126,10 @@ var transientStates = []string{
 // server at all: refused and broken connections, time-outs, an exhausted pool.
 func isTransient(err error) bool {
 	var answer redis.Error
+	var several *quorumError
 	switch {
+	case errors.As(err, &several):
+		return !several.refused
 	case errors.Is(err, redis.ErrClosed):
 		return false
 	case errors.As(err, &answer):
@@ -165,7 +168,13 @@ func isTimeout(err error) bool {
 func maybeExecuted(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
+	var several *quorumError
+	var unidentified *unidentifiedError
 	switch {
+	case errors.As(err, &several):
+		return several.maybeExecuted
+	case errors.As(err, &unidentified):
+		return false
 	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
 		return false
 	case errors.As(err, &network) && network.Op == "dial":

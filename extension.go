@@ -85,6 +85,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	for range attempts(ctx) {
 		c, reply, failure := l.lk.ask(ctx, l.extendRequest(ttl, "set"))
 		if err = failure; err == nil {
+			l.heed(c)
 			return l.extended(c.sent, ttl, reply)
 		}
 		if maybeLate(err) {
@@ -98,6 +99,17 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	}
 	l.wakeWatchdog() // what remains may be shorter than it knows
 	return ended(ctx, err)
+}
+
+// heed takes over what a quorum knows of earlier extensions that may yet be executed:
+// it knows them by node.
+func (l *Lock) heed(c *call) {
+	if c.floor == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.floor = c.floor
 }
 
 func (l *Lock) extended(sent time.Time, ttl time.Duration, reply []any) error {
@@ -139,5 +151,7 @@ func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
 		keys:   []string{l.keys.lock, l.keys.fence},
 		args:   []any{l.token, milliseconds(ttl), l.lk.fenceRetention(ttl), mode},
 		limit:  replyLimit(ttl),
+		ttl:    ttl,
+		claim:  l.claim,
 	}
 }

@@ -61,6 +61,9 @@ func (in *inbox) need(waiting bool) {
 
 // start has somebody listen, if there is need.
 func (in *inbox) start() {
+	if in.lk.quorum != nil {
+		return // a majority of grants cannot be pushed: who waits polls
+	}
 	if in.users > 0 && !in.running && time.Now().After(in.notBefore) {
 		in.running = true
 		go in.listen()

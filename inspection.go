@@ -14,6 +14,8 @@ func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 		keys:   []string{a.keys.lock, a.keys.fence},
 		args:   []any{a.token, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl), "set"},
 		limit:  replyLimit(a.ttl),
+		ttl:    a.ttl,
+		claim:  a.claim,
 	}
 	late := false
 	for range attempts(ctx) {

@@ -29,8 +29,9 @@ type Client interface {
 // seconds at most; and, while somebody waits and up to 4 seconds longer, one with
 // the connection on which Redis tells who has the lock next.
 type Locker struct {
-	client Client
+	client Client // nil on a quorum
 	engine engine
+	quorum *quorum // the engine, if it is one
 	opts   options
 	lines  lines
 	inbox  inbox
@@ -48,7 +49,11 @@ func New(client Client, opts ...Option) *Locker {
 	if _, ring := client.(*redis.Ring); ring {
 		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
 	}
-	lk := &Locker{client: client, engine: direct{client}, opts: newOptions(opts), undoSlots: make(chan struct{}, undoSlots)}
+	return newLocker(client, direct{client}, newOptions(opts))
+}
+
+func newLocker(client Client, e engine, o options) *Locker {
+	lk := &Locker{client: client, engine: e, opts: o, undoSlots: make(chan struct{}, undoSlots)}
 	lk.inbox.init(lk)
 	return lk
 }
@@ -137,6 +142,7 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
 	a.token = token
+	a.claim = lk.adoptedClaim(a)
 	return a.resume(ctx)
 }
 
@@ -225,6 +231,7 @@ type Lock struct {
 	keys  lockKeys
 	token string
 	fence int64
+	claim *claim // on a quorum
 
 	granted int64 // time of the server, us
 

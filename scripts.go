@@ -29,11 +29,23 @@ var (
 	releaseSource string
 	//go:embed lua/inspect.lua
 	inspectSource string
+	//go:embed lua/quorum.lua
+	quorumSource string
+	//go:embed lua/raise.lua
+	raiseSource string
+	//go:embed lua/retake.lua
+	retakeSource string
+	//go:embed lua/handback.lua
+	handBackSource string
 
 	acquireScript = newScript(commonSource, queueSource, acquireSource)
 	extendScript  = newScript(commonSource, extendSource)
 	releaseScript = newScript(commonSource, queueSource, releaseSource)
 	inspectScript = newScript(commonSource, inspectSource)
+
+	raiseScript    = newScript(commonSource, quorumSource, raiseSource)
+	retakeScript   = newScript(commonSource, quorumSource, retakeSource)
+	handBackScript = newScript(commonSource, quorumSource, handBackSource)
 )
 
 // script is a Lua script and the name that Redis knows it by.
@@ -127,19 +139,32 @@ func parseAcquire(reply []any) (r acquireReply, err error) {
 }
 
 type extendReply struct {
-	held  bool
-	fence int64
+	held   bool
+	fence  int64
+	free   bool   // nobody holds the lock
+	record string // if free: the last fence, or empty
 }
 
 func parseExtend(reply []any) (r extendReply, err error) {
 	n, err := integers(reply, 1)
-	if err != nil || n[0] == 0 {
+	if err != nil {
 		return r, err
+	}
+	if n[0] == 0 {
+		return notExtended(reply[1:]), nil
 	}
 	if n, err = integers(reply, 2); err != nil {
 		return r, err
 	}
 	return extendReply{held: true, fence: n[1]}, nil
+}
+
+// notExtended reads why: the reply of who has no interest in it is shorter.
+func notExtended(why []any) (r extendReply) {
+	if n, err := integers(why, 1); err == nil && n[0] == 1 && len(why) > 1 {
+		r.record, r.free = why[1].(string)
+	}
+	return r
 }
 
 // What became of the ticket that a release brought along.

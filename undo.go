@@ -23,6 +23,10 @@ const (
 // that stood still. So there are more looks where it is needed. What is not found
 // by then ends with its TTL.
 func (a *acquisition) undo(ctx context.Context) {
+	if a.claim != nil {
+		a.claim.undo(ctx)
+		return
+	}
 	a.lk.undo(ctx, a.keys, a.token, a.ticket(a.lk.inbox.id), a.unanswered)
 }
 
