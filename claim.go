@@ -21,7 +21,8 @@ type claim struct {
 	fence    int64 // that a majority has; 0: not known
 	void     int64 // the greatest bound of a hand-back, which may yet be executed
 	attempts int
-	stakes   []stake // by node
+	patience time.Time // until when the nodes have to answer what they were asked last
+	stakes   []stake   // by node
 }
 
 // stake is what a claim has on one node.
@@ -86,13 +87,13 @@ func (c *claim) attempt(ctx context.Context, limit time.Duration, r request) (ro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.attempts++
-	ro = c.q.send(ctx, limit, r, c.q.all())
-	c.note(ro)
-	return ro, c.attempts
+	return c.take(ctx, limit, r, c.q.all()), c.attempts
 }
 
-// note keeps the calls of a round that can put the token on a node.
-func (c *claim) note(ro *round) {
+// take sends requests that can put the token on a node, and keeps them.
+func (c *claim) take(ctx context.Context, limit time.Duration, r request, nodes []int) *round {
+	c.patience = time.Now().Add(limit)
+	ro := c.q.send(ctx, limit, r, nodes)
 	for i, call := range ro.calls {
 		if call != nil {
 			s := &c.stakes[i]
@@ -100,6 +101,7 @@ func (c *claim) note(ro *round) {
 			s.calls = withDoubtful(s.calls, call)
 		}
 	}
+	return ro
 }
 
 // look takes note of the calls that have been answered.
@@ -234,11 +236,11 @@ func (c *claim) retake(ctx context.Context, node int, record string, ttl time.Du
 		return
 	}
 	n := c.q.nodes[node]
-	c.note(c.q.send(ctx, c.q.nodeTimeout(ttl), request{
+	c.take(ctx, c.q.nodeTimeout(ttl), request{
 		script: retakeScript,
 		keys:   []string{c.keys.lock, c.keys.fence},
 		args:   []any{c.token, c.value, milliseconds(ttl), n.lk.fenceRetention(ttl), c.fence, record},
-	}, []int{node}))
+	}, []int{node})
 }
 
 // release sends a release, and ends the claim. It returns the nodes that may yet be
@@ -278,16 +280,16 @@ func (c *claim) undo(ctx context.Context) {
 		s.look()
 		switch {
 		case slices.ContainsFunc(s.calls, (*call).underWay):
-			go c.undoLate(context.WithoutCancel(ctx), i, slices.Clone(s.calls))
+			go c.undoLate(context.WithoutCancel(ctx), i, s.calls[len(s.calls)-1], time.Until(c.patience))
 		case s.held || len(s.calls) > 0:
 			c.undoNode(ctx, i, slices.Clone(s.calls))
 		}
 	}
 }
 
-func (c *claim) undoLate(ctx context.Context, node int, calls []*call) {
-	last := calls[len(calls)-1]
-	timer := time.NewTimer(time.Until(last.sent.Add(c.q.nodeTimeout(0))))
+// undoLate waits for the last request to a node first, as long as the node has to answer.
+func (c *claim) undoLate(ctx context.Context, node int, last *call, wait time.Duration) {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-last.done:

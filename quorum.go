@@ -161,6 +161,8 @@ type node struct {
 	index int
 	addr  string
 	lk    *Locker
+
+	trouble atomic.Pointer[error] // of its last request, if it says more than that time was up
 }
 
 // addrOf is for error texts.
@@ -219,9 +221,9 @@ func (q *quorum) do(ctx context.Context, r request) *call {
 type round struct {
 	ctx     context.Context // ends when the nodes' time is over, or all have answered
 	cancel  context.CancelFunc
-	calls   []*call         // by node; nil: it was not asked
-	answers chan int        // the nodes that have answered
-	pending int             // how many have not been taken from answers
+	calls   []*call  // by node; nil: it was not asked
+	answers chan int // the nodes that have answered
+	pending int      // how many have not been taken from answers
 }
 
 // send makes a request of some nodes. It does not block. That the caller leaves does
@@ -261,8 +263,32 @@ func (n *node) start(ctx context.Context, r request, answered func()) *call {
 			got := n.lk.engine.do(ctx, r)
 			c.reply, c.err = got.reply, got.err
 		}
+		n.remember(c.err)
 	}()
 	return c
+}
+
+// remember keeps why a node failed, for later failures that have no more to say than
+// that it took too long: go-redis dials several times before it says what is wrong.
+func (n *node) remember(err error) {
+	switch {
+	case err == nil:
+		n.trouble.Store(nil)
+	case !isContextError(err):
+		n.trouble.Store(&err)
+	}
+}
+
+// failure puts the node before what happened to it.
+func (n *node) failure(err error, limit time.Duration) error {
+	if !isContextError(err) {
+		return fmt.Errorf("%s: %w", n, err)
+	}
+	late := &noReplyError{waited: limit}
+	if before := n.trouble.Load(); before != nil {
+		return fmt.Errorf("%s: %w; before that: %w", n, late, *before)
+	}
+	return fmt.Errorf("%s: %w", n, late)
 }
 
 // next is the next node that has answered. It waits for one, and reports false if there

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -118,17 +119,9 @@ func (t *tally) failure() error {
 		case v == noAnswer:
 			e.causes = append(e.causes, t.q.nodes[i].failure(t.causes[i], t.limit))
 		case v == noVote && call != nil:
-			e.causes = append(e.causes, t.q.nodes[i].failure(&noReplyError{waited: t.limit}, t.limit))
+			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, t.limit))
 		}
 		e.maybeExecuted = e.maybeExecuted || call != nil && (v == voteYes || !call.answered())
 	}
 	return e
-}
-
-// failure puts the node before what happened to it.
-func (n *node) failure(err error, limit time.Duration) error {
-	if isContextError(err) {
-		err = &noReplyError{waited: limit}
-	}
-	return fmt.Errorf("%s: %w", n, err)
 }
