@@ -227,6 +227,9 @@ func (l *line) hold(lock *Lock) {
 	if lock.held.Err() == nil {
 		l.holder = lock
 		l.answered()
+		if l.turn.IsZero() {
+			l.turn = time.Now()
+		}
 	}
 }
 

@@ -291,6 +291,9 @@ func (n *node) failure(err error, limit time.Duration) error {
 	return fmt.Errorf("%s: %w", n, late)
 }
 
+// timedOut tells whether there are nodes that had all their time and did not answer.
+func (ro *round) timedOut() bool { return errors.Is(ro.ctx.Err(), context.DeadlineExceeded) }
+
 // next is the next node that has answered. It waits for one, and reports false if there
 // is none in time, or when ctx ends.
 func (ro *round) next(ctx context.Context) (node int, ok bool) {

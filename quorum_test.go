@@ -213,13 +213,11 @@ func (q *fakeQuorum) tryIn(states []nodeState, name string) {
 		requireFailure(t, err, opAcquire, key, ErrNotAcquired)
 	default:
 		requireFailure(t, err, opAcquire, key)
-		var failed []int
-		for i, s := range states {
-			if s == stateDown || s == stateSilent || s == stateSlow {
-				failed = append(failed, i)
-			}
+		require.ErrorContains(t, err, "no quorum")
+		for i, s := range states { // once no majority is left, it is enough to say why
+			failed := s == stateDown || s == stateSilent || s == stateSlow
+			require.True(t, failed || !strings.Contains(err.Error(), fmt.Sprintf("; node %d (", i+1)), "%v", err)
 		}
-		requireNoQuorum(t, err, failed...)
 	}
 	if slow == 0 { // a node that is slow is slow to be undone, too
 		time.Sleep(time.Until(begin.Add(2*nodeTimeout + time.Millisecond)))
@@ -292,6 +290,7 @@ func TestQuorumOfServersThatRefuse(t *testing.T) {
 			require.ErrorContains(t, err, wrongType)
 			requireFailure(t, err, opAcquire, "lock:a")
 			require.False(t, isTransient(err))
+			synctest.Wait()
 		}
 		require.Empty(t, q.nodes[2].value("lock:a"))
 	})
@@ -618,9 +617,8 @@ func TestQuorumLateExtendIsAllowedFor(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 		lock := q.acquire("a", time.Minute)
 		arrive := []func(){q.nodes[1].net.delay(opExtend), q.nodes[2].net.delay(opExtend)}
-		require.Error(t, lock.Extend(t.Context(), 10*time.Second))
-		arrive = append(arrive, q.nodes[1].net.delay(opExtend), q.nodes[2].net.delay(opExtend))
-		require.NoError(t, lock.Extend(t.Context(), time.Hour), "the third try")
+		require.NoError(t, lock.Extend(t.Context(), 10*time.Second), "the second try")
+		require.NoError(t, lock.Extend(t.Context(), time.Hour))
 		require.Less(t, time.Until(lock.Until()), 10*time.Second)
 		for _, f := range arrive {
 			f()
@@ -775,7 +773,7 @@ func TestQuorumReleaseWakesTheNextInLineAtOnce(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(200 * time.Millisecond) // not so long that other processes are given a chance
 		require.Zero(t, elapsed(func() {
 			require.NoError(t, lock.Release(t.Context()))
 			for range 5 {
@@ -980,8 +978,9 @@ func TestQuorumServerThatTurnsOutToBeAnotherHasNoVote(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 		q.nodes[2].net.down()
 		_, err = lk.TryAcquire(t.Context(), "a", time.Minute)
-		requireNoQuorum(t, err, 1, 2)
+		requireNoQuorum(t, err, 0, 1, 2) // 0 is whom it is the same as
 		require.ErrorContains(t, err, "it is the same server as node 1")
+		require.NotContains(t, err.Error(), "; node 1")
 		q.nodes[2].net.up()
 	})
 }

@@ -118,7 +118,7 @@ func (t *tally) failure() error {
 		switch {
 		case v == noAnswer:
 			e.causes = append(e.causes, t.q.nodes[i].failure(t.causes[i], t.limit))
-		case v == noVote && call != nil:
+		case v == noVote && call != nil && t.round.timedOut(): // else nobody has waited for it
 			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, t.limit))
 		}
 		e.maybeExecuted = e.maybeExecuted || call != nil && (v == voteYes || !call.answered())
