@@ -55,10 +55,18 @@ func (b *ballot) decide() ([]any, error) {
 	return b.inspect()
 }
 
+// judge reads the vote of a node from its reply.
+type judge func(node int, reply []any) (vote, error)
+
 // count takes votes until they decide, or no more come.
-func (b *ballot) count(judge func(node int, reply []any) (vote, error)) *tally {
+func (b *ballot) count(judge judge) *tally {
 	t := newTally(b.q, b.round, b.limit)
-	for !t.decided() {
+	b.countUntil(t.decided, t, judge)
+	return t
+}
+
+func (b *ballot) countUntil(enough func() bool, t *tally, judge judge) {
+	for !enough() {
 		node, ok := b.round.next(b.ctx)
 		if !ok {
 			break
@@ -70,7 +78,6 @@ func (b *ballot) count(judge func(node int, reply []any) (vote, error)) *tally {
 		}
 		t.add(node, v, err)
 	}
-	return t
 }
 
 // undecided is why there is no result.
@@ -108,7 +115,8 @@ func (g *grants) judge(node int, reply []any) (vote, error) {
 // the fence.
 func (b *ballot) acquire() ([]any, error) {
 	g := &grants{fences: make(map[int]int64)}
-	t := b.count(g.judge)
+	t := newTally(b.q, b.round, b.limit)
+	b.countUntil(func() bool { return t.won() || !t.canWin() }, t, g.judge)
 	var err error
 	if t.won() {
 		var fence int64
@@ -120,31 +128,43 @@ func (b *ballot) acquire() ([]any, error) {
 	if b.ctx.Err() != nil {
 		return nil, b.ctx.Err() // who has left undoes everything
 	}
-	b.handBack(g.fences)
+	return b.fail(t, g, err)
+}
+
+// fail hands back what the attempt was granted in vain, and finds out what to say.
+func (b *ballot) fail(t *tally, g *grants, err error) ([]any, error) {
+	first := b.handBack(g)
+	if err == nil {
+		b.countUntil(t.decided, t, g.judge)
+	}
+	b.await(first)
+	b.await(b.handBack(g))
 	b.after = b.handBackLate
 	switch {
+	case b.ctx.Err() != nil:
+		return nil, b.ctx.Err()
 	case err != nil:
 		return nil, err
 	case t.lost():
-		return []any{int64(0), g.left(b.q.majority()), g.server, int64(0)}, nil
+		return []any{int64(0), g.left(b.q.majority() - t.yes), g.server, int64(0)}, nil
 	}
 	return nil, t.failure()
 }
 
 // left is when asking again may be worthwhile, in ms: once so many of the leases have
-// ended that with the nodes which were free there is a majority.
-func (g *grants) left(majority int) int64 {
+// ended as are missing for a majority.
+func (g *grants) left(missing int) int64 {
 	slices.SortFunc(g.leases, func(a, b time.Duration) int {
 		if a < 0 || b < 0 { // without an end: the last
 			return cmp.Compare(b, a)
 		}
 		return cmp.Compare(a, b)
 	})
-	last := min(majority-len(g.fences), len(g.leases)) - 1
-	if g.leases[last] < 0 {
+	last := g.leases[min(missing, len(g.leases))-1]
+	if last < 0 {
 		return -1
 	}
-	return g.leases[last].Milliseconds()
+	return last.Milliseconds()
 }
 
 // writeBack makes the greatest of the fences the record of a majority. A node counts if
@@ -194,16 +214,20 @@ func (b *ballot) rest() time.Duration {
 	return max(min(b.limit, time.Until(b.end)), time.Millisecond)
 }
 
-// handBack gives back what an attempt was granted in vain, and waits for it: else two
-// that have failed would be in each other's way.
-func (b *ballot) handBack(fences map[int]int64) {
+// handBack gives back what an attempt was granted, as far as it is known. It is waited
+// for: else two that have failed would be in each other's way.
+func (b *ballot) handBack(g *grants) *round {
 	var nodes []int
 	var bound int64
-	for node, fence := range fences {
+	for node, fence := range g.fences {
 		nodes = append(nodes, node)
-		bound = max(bound, fence, b.claim.target(fence))
+		bound = max(bound, b.claim.target(fence)) // what may have been written back
 	}
-	ro := b.claim.handBack(b.ctx, b.attempt, nodes, bound, b.limit)
+	clear(g.fences)
+	return b.claim.handBack(b.ctx, b.attempt, nodes, bound, b.limit)
+}
+
+func (b *ballot) await(ro *round) {
 	if ro == nil {
 		return
 	}
@@ -290,7 +314,7 @@ func (b *ballot) fence(fences map[int]int64) (int64, error) {
 
 // repair takes the lock on the nodes that turn out to be free. The lock is held without
 // them, so nobody waits for it.
-func (b *ballot) repair(judge func(int, []any) (vote, error), free map[int]string) {
+func (b *ballot) repair(judge judge, free map[int]string) {
 	ctx := context.WithoutCancel(b.ctx)
 	for {
 		node, ok := b.round.next(ctx)
@@ -335,7 +359,7 @@ func (b *ballot) release() ([]any, error) {
 
 // sweep looks after the nodes that have not answered, and those that a request may take
 // which was sent before the release and is executed after it.
-func (b *ballot) sweep(judge func(int, []any) (vote, error), answered []bool) {
+func (b *ballot) sweep(judge judge, answered []bool) {
 	ctx := context.WithoutCancel(b.ctx)
 	for {
 		node, ok := b.round.next(ctx)

@@ -339,7 +339,7 @@ func TestServerQuorumFencesGrowWhateverHappens(t *testing.T) {
 			last := hold(t, lk, "a", time.Minute)
 			for i, happen := range []func(){
 				func() { _ = last.Release(ctx) },
-				func() { require.NoError(t, last.Extend(ctx, redislock.MinTTL)) },
+				func() { require.NoError(t, last.Extend(ctx, 300*time.Millisecond)) },
 				func() {
 					for _, r := range q.nodes {
 						require.NoError(t, r.direct.Del(ctx, keyOf("a")).Err())
@@ -465,7 +465,7 @@ func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
 			var h hammer
 			var wg sync.WaitGroup
 			for range 4 {
-				lk := q.locker(t, redislock.WithNodeTimeout(200*time.Millisecond))
+				lk := q.lockerWith(t, q.clients(t, resolute))
 				for i := range 4 {
 					wg.Go(func() { h.quorumGoroutine(ctx, t, lk, i%4 == 0) })
 				}
@@ -498,6 +498,7 @@ func (h *hammer) quorumGoroutine(ctx context.Context, t *testing.T, lk *redisloc
 		}
 		lock, err := lk.TryAcquire(ctx, "a", 10*time.Second)
 		if err != nil {
+			time.Sleep(rand.N(20 * time.Millisecond)) // the pace of those who only try
 			continue
 		}
 		h.section(t, lock.Fence())
@@ -508,6 +509,10 @@ func (h *hammer) quorumGoroutine(ctx context.Context, t *testing.T, lk *redisloc
 		}
 	}
 }
+
+// resolute are client options with which a node is used again as soon as it is back: a
+// pool that has failed to dial as often as it may have connections tries once a second.
+func resolute(o *redis.Options) { o.PoolSize, o.DialerRetries = 1000, 1 }
 
 // strike makes some nodes fail for a while, each in one of several ways.
 func (q *quorumRig) strike(ctx context.Context, down int) {
@@ -529,13 +534,17 @@ func (q *quorumRig) strike(ctx context.Context, down int) {
 			ends = append(ends, r.reconnect)
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(100 * time.Millisecond): // the pace of the chaos
+	pace := func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
+	pace()
 	for _, end := range ends {
 		end()
 	}
+	pace()
 }
 
 // --- construction ---------------------------------------------------------------------
