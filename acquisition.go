@@ -84,7 +84,7 @@ func (a *acquisition) request(ticket string, place int64) request {
 			a.token, a.value(), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl),
 			ticket, a.lk.queueLifetime(), place,
 		},
-		limit: replyLimit(a.ttl),
+		limit: a.lk.replyLimit(a.ttl),
 		ttl:   a.ttl,
 		claim: a.claim,
 	}

@@ -28,9 +28,10 @@ type ballot struct {
 // open sends the requests of the first phase, and does not block.
 func (q *quorum) open(ctx context.Context, r request) *ballot {
 	b := &ballot{q: q, ctx: ctx, r: r, claim: r.claim, limit: q.nodeTimeout(r.ttl)}
+	b.end = time.Now().Add(2 * b.limit)
 	switch r.script {
 	case acquireScript:
-		b.limit = r.claim.left(r.ttl)
+		b.limit, b.end = r.claim.budget(b.limit, b.end)
 		b.round, b.attempt = r.claim.attempt(ctx, b.limit, r)
 	case extendScript:
 		b.round = r.claim.extend(ctx, b.limit, r)
@@ -39,7 +40,6 @@ func (q *quorum) open(ctx context.Context, r request) *ballot {
 	default:
 		b.round = q.send(ctx, b.limit, r, q.all())
 	}
-	b.end = time.Now().Add(2 * b.limit)
 	return b
 }
 
@@ -301,7 +301,7 @@ func (b *ballot) extend() ([]any, error) {
 // fence is that of the lock that was extended. Of one that was acquired elsewhere it is
 // not known: it is at most the greatest record, which is made that of a majority.
 func (b *ballot) fence(fences map[int]int64) (int64, error) {
-	fence, _ := b.claim.settled()
+	fence := b.claim.settled()
 	if fence > 0 || b.r.args[len(b.r.args)-1] != "set" {
 		return fence, nil
 	}

@@ -23,6 +23,14 @@ func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
 }
 
+// replyLimit is the same, but on a quorum it leaves the nodes their time for two phases.
+func (lk *Locker) replyLimit(ttl time.Duration) time.Duration {
+	if lk.quorum == nil {
+		return replyLimit(ttl)
+	}
+	return max(replyLimit(ttl), 2*lk.quorum.nodeTimeout(ttl)+time.Second)
+}
+
 // call is one request on its way to Redis. go-redis does not interrupt a command
 // in flight when its ctx ends, so the command runs in a goroutine of its own,
 // and whoever waits for it can leave. The goroutine ends when the client gives

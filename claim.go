@@ -13,8 +13,8 @@ type claim struct {
 	q     *quorum
 	keys  lockKeys
 	token string
-	value string // what the lock key holds
-	until time.Time
+	value string    // what the lock key holds
+	until time.Time // when a TryAcquire has to be over; zero: no limit
 
 	mu       sync.Mutex
 	over     bool  // a release or undoing has begun: no node may be taken any more
@@ -72,13 +72,12 @@ func (c *claim) spent() bool {
 	return c != nil && !time.Now().Before(c.until)
 }
 
-// left is how long a node may take in the next attempt.
-func (c *claim) left(ttl time.Duration) time.Duration {
-	d := c.q.nodeTimeout(ttl)
+// budget is how long each node may take in the next attempt, and until when all of it may.
+func (c *claim) budget(limit time.Duration, end time.Time) (time.Duration, time.Time) {
 	if c.until.IsZero() {
-		return d
+		return limit, end
 	}
-	return min(d, max(time.Until(c.until), time.Millisecond))
+	return min(limit, max(time.Until(c.until), time.Millisecond)), c.until
 }
 
 // attempt sends the requests of the next attempt. Nothing of an earlier one is handed
@@ -137,11 +136,11 @@ func (c *claim) settle(fence int64) {
 	c.fence = max(c.fence, fence)
 }
 
-// settled is that fence; over tells that the claim has been given up.
-func (c *claim) settled() (fence int64, over bool) {
+// settled is that fence.
+func (c *claim) settled() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.fence, c.over
+	return c.fence
 }
 
 // handBack frees nodes that granted an attempt their votes in vain. It returns nil if

@@ -150,7 +150,7 @@ func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
 		script: extendScript,
 		keys:   []string{l.keys.lock, l.keys.fence},
 		args:   []any{l.token, milliseconds(ttl), l.lk.fenceRetention(ttl), mode},
-		limit:  replyLimit(ttl),
+		limit:  l.lk.replyLimit(ttl),
 		ttl:    ttl,
 		claim:  l.claim,
 	}

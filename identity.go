@@ -36,6 +36,7 @@ func (q *quorum) identify() error {
 	for _, n := range q.nodes {
 		go func() {
 			err := q.verify(ctx, n)
+			n.remember(err)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", n, err)
 			}

@@ -13,7 +13,7 @@ func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 		script: extendScript,
 		keys:   []string{a.keys.lock, a.keys.fence},
 		args:   []any{a.token, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl), "set"},
-		limit:  replyLimit(a.ttl),
+		limit:  a.lk.replyLimit(a.ttl),
 		ttl:    a.ttl,
 		claim:  a.claim,
 	}
@@ -57,7 +57,7 @@ func (lk *Locker) inspect(ctx context.Context, keys lockKeys) (r inspectReply, e
 	_, reply, err := lk.persist(ctx, request{
 		script: inspectScript,
 		keys:   keys.all(),
-		limit:  replyLimit(0),
+		limit:  lk.replyLimit(0),
 	})
 	if err != nil {
 		return r, err

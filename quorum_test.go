@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -466,6 +469,24 @@ func TestQuorumAcquiresOnlyIfTheFenceIsWritten(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begin), 2*nodeTimeout)
 		require.Error(t, err)
 		require.NotErrorIs(t, err, ErrNotAcquired)
+		time.Sleep(time.Until(begin.Add(2*nodeTimeout + time.Millisecond)))
+		q.requireFree("a")
+	})
+}
+
+// An attempt that waits for a silent node, and another one whose second phase would.
+func TestQuorumTryAcquireTakesTwoNodeTimeoutsInAll(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		q.setClocks(0, time.Second, 2*time.Second)
+		q.nodes[2].net.down()
+		q.nodes[1].net.fail(opAcquire, loseReply, 1)
+		q.nodes[0].net.fail(opRaise, loseReply, 10)
+		begin := time.Now()
+		_, err := q.TryAcquire(t.Context(), "a", time.Minute)
+		require.LessOrEqual(t, time.Since(begin), 2*nodeTimeout)
+		requireNoQuorum(t, err, 0)
+		require.Equal(t, 1, q.nodes[0].requests(opRaise))
+		q.nodes[2].net.up()
 		time.Sleep(time.Until(begin.Add(2*nodeTimeout + time.Millisecond)))
 		q.requireFree("a")
 	})
@@ -1036,4 +1057,135 @@ func TestQuorumLeavesNoGoroutine(t *testing.T) {
 		requireNoGoroutines(t)
 		q.requireFree("a")
 	})
+}
+
+// --- everything at random ------------------------------------------------------------
+
+// trouble makes something fail on some node, until it ends.
+type trouble struct {
+	q   *fakeQuorum
+	rnd *rand.Rand
+}
+
+func (tr *trouble) strike() {
+	ops := slices.Sorted(maps.Keys(allScripts))
+	kinds := []faultKind{loseReply, cutReply, cutRequest}
+	for _, r := range tr.q.nodes {
+		for range tr.rnd.IntN(3) {
+			r.net.fail(ops[tr.rnd.IntN(len(ops))], kinds[tr.rnd.IntN(len(kinds))], 1)
+		}
+		for range tr.rnd.IntN(4) { // on its way for longer than anybody waits
+			arrive := r.net.delay(ops[tr.rnd.IntN(len(ops))])
+			time.AfterFunc(time.Duration(tr.rnd.Int64N(int64(2*time.Second))), arrive)
+		}
+		slowest := []int64{1, 10, 60}[tr.rnd.IntN(3)]
+		seed := tr.rnd.Int64N(1000)
+		var n atomic.Int64
+		r.net.setLatency(func() time.Duration {
+			return time.Duration((n.Add(1)*7919+seed)%1000*slowest) * time.Millisecond / 1000
+		})
+	}
+	if tr.rnd.IntN(4) == 0 {
+		r := tr.q.nodes[tr.rnd.IntN(len(tr.q.nodes))]
+		r.net.down()
+		time.AfterFunc(time.Second, r.net.up)
+	}
+}
+
+// TestQuorumExcludesWhateverIsLostOrLate has several processes fight for one lock, while
+// requests of every kind are lost, cut off or late on every node. Nodes keep their data,
+// but for the one that is emptied once in a while if forget is set: then exclusion is
+// not promised, but fences are.
+func TestQuorumExcludesWhateverIsLostOrLate(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			inQuorum(t, []int{3, 3, 4, 5}[seed%4], func(t *testing.T, q *fakeQuorum) {
+				ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+				defer cancel()
+				var f fight
+				var wg sync.WaitGroup
+				for i := range 4 {
+					lk, rnd := q.locker(), rand.New(rand.NewPCG(seed, uint64(i)))
+					wg.Go(func() { f.fighter(ctx, t, lk, rnd) })
+				}
+				tr := &trouble{q: q, rnd: rand.New(rand.NewPCG(seed, 99))}
+				for ctx.Err() == nil {
+					tr.strike()
+					time.Sleep(300 * time.Millisecond)
+				}
+				wg.Wait()
+				t.Logf("%d sections", f.sections)
+				require.Greater(t, f.sections, 5)
+				for _, r := range q.nodes {
+					r.net.up()
+					r.net.setLatency(func() time.Duration { return 0 })
+					r.net.mu.Lock()
+					r.net.faults = nil
+					r.net.mu.Unlock()
+				}
+				time.Sleep(undoBound + 10*time.Second)
+				q.requireFree("a")
+			})
+		})
+	}
+}
+
+type fight struct {
+	mu       sync.Mutex
+	holder   *Lock // that is valid as far as its process knows
+	fence    int64
+	sections int
+}
+
+func (f *fight) fighter(ctx context.Context, t *testing.T, lk *Locker, rnd *rand.Rand) {
+	for ctx.Err() == nil {
+		ttl := time.Duration(1+rnd.IntN(3)) * time.Second
+		var opts []AcquireOption
+		if rnd.IntN(2) == 0 {
+			opts = append(opts, WithWatchdog())
+		}
+		lock, err := lk.Acquire(ctx, "a", ttl, opts...)
+		if err != nil {
+			continue
+		}
+		f.enter(t, lock)
+		for range rnd.IntN(4) {
+			pause(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
+			if rnd.IntN(2) == 0 {
+				_ = lock.Extend(ctx, time.Duration(200+rnd.IntN(2000))*time.Millisecond)
+			}
+		}
+		f.leave(lock)
+		for range 3 {
+			if lock.Release(context.Background()) == nil {
+				break
+			}
+		}
+		pause(ctx, time.Duration(rnd.IntN(100))*time.Millisecond)
+	}
+}
+
+func (f *fight) enter(t *testing.T, lock *Lock) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if lock.Err() != nil {
+		return
+	}
+	if f.holder != nil && f.holder.Err() == nil {
+		t.Errorf("%s has the lock, with fence %d, while %s has it", lock.Token(), lock.Fence(), f.holder.Token())
+	}
+	if lock.Fence() <= f.fence {
+		t.Errorf("fence %d after %d", lock.Fence(), f.fence)
+	}
+	f.holder, f.fence = lock, lock.Fence()
+	f.sections++
+}
+
+func (f *fight) leave(lock *Lock) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holder == lock {
+		f.holder = nil
+	}
 }

@@ -216,7 +216,7 @@ func (l *Lock) released(found bool) error {
 // release.
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	next, ticket := l.lk.lines.bring(l)
-	request := l.lk.releaseRequest(l.keys, l.token, ticket, "", replyLimit(l.currentTTL()))
+	request := l.lk.releaseRequest(l.keys, l.token, ticket, "", l.lk.replyLimit(l.currentTTL()))
 	request.claim = l.claim
 	c, reply, err := l.lk.ask(ctx, request)
 	var r releaseReply
