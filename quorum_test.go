@@ -323,22 +323,27 @@ func TestQuorumCountsItsOwnTokenOfAnEarlierAttempt(t *testing.T) {
 }
 
 // What the first attempt gave back arrives in the middle of the second, or after it, and
-// takes no vote that was counted.
+// takes no vote that was counted. Also where the second attempt finds the token of the
+// first, with the same fence, and that is the greatest it is given.
 func TestQuorumLateHandBackTakesNoVote(t *testing.T) {
-	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
-		q.nodes[2].net.down()
-		q.nodes[1].net.fail(opAcquire, cutRequest, 1)
-		arrive := q.nodes[0].net.delay(opHandBack)
-		lock := q.acquire("a", time.Minute)
-		q.requireOn("a", lock.Token(), 0, 1)
-		arrive()
-		synctest.Wait()
-		require.Equal(t, 1, q.nodes[0].requests(opHandBack))
-		q.requireOn("a", lock.Token(), 0, 1)
-		require.NoError(t, lock.Extend(t.Context(), time.Minute))
-		require.NoError(t, lock.Release(t.Context()))
-		q.nodes[2].net.up()
-	})
+	for _, ahead := range []time.Duration{-time.Hour, 0, time.Hour} {
+		inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+			q.setClocks(ahead, 0, 0)
+			q.nodes[2].net.down()
+			q.nodes[1].net.fail(opAcquire, cutRequest, 1)
+			arrive := q.nodes[0].net.delay(opHandBack)
+			lock := q.acquire("a", time.Minute)
+			q.requireOn("a", lock.Token(), 0, 1)
+			require.Zero(t, q.nodes[0].requests(opHandBack))
+			arrive()
+			synctest.Wait()
+			require.Equal(t, 1, q.nodes[0].requests(opHandBack))
+			q.requireOn("a", lock.Token(), 0, 1)
+			require.NoError(t, lock.Extend(t.Context(), time.Minute))
+			require.NoError(t, lock.Release(t.Context()))
+			q.nodes[2].net.up()
+		})
+	}
 }
 
 // Two that have a node each, of the two that work, give them back: one of them gets both.
