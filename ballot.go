@@ -227,11 +227,12 @@ func (b *ballot) handBack(g *grants) *round {
 	return b.claim.handBack(b.ctx, b.attempt, nodes, bound, b.limit)
 }
 
+// await waits for a hand-back: not for long, since it does no harm when it is late.
 func (b *ballot) await(ro *round) {
 	if ro == nil {
 		return
 	}
-	ctx, cancel := context.WithDeadline(b.ctx, b.end)
+	ctx, cancel := context.WithTimeout(b.ctx, min(b.limit/2, time.Until(b.end)))
 	defer cancel()
 	for {
 		node, ok := ro.next(ctx)
@@ -239,7 +240,7 @@ func (b *ballot) await(ro *round) {
 			return
 		}
 		if c := ro.calls[node]; c.answered() {
-			b.claim.handedBack(node)
+			b.claim.freed(node)
 		}
 	}
 }
@@ -332,7 +333,9 @@ func (b *ballot) repair(judge judge, free map[int]string) {
 
 // --- releasing ---------------------------------------------------------------
 
-// release succeeds if a majority had the token, now or when it was tried before.
+// release succeeds if a majority had the token. If an earlier try has freed a part of
+// the nodes, its error says that it may have been executed, and its caller takes that
+// into account.
 func (b *ballot) release() ([]any, error) {
 	answered := make([]bool, len(b.q.nodes))
 	judge := func(node int, reply []any) (vote, error) {
@@ -341,7 +344,8 @@ func (b *ballot) release() ([]any, error) {
 			return noVote, err
 		}
 		answered[node] = true
-		if b.claim.released(node, r.found) {
+		b.claim.freed(node)
+		if r.found {
 			return voteYes, nil
 		}
 		return voteNo, nil

@@ -28,7 +28,6 @@ type claim struct {
 // stake is what a claim has on one node.
 type stake struct {
 	held  bool          // the token stands there, as far as known
-	freed bool          // a release has found the token there
 	calls []*call       // that can put the token there, and are not looked at yet
 	sets  []setting     // extensions that can yet be executed
 	lost  time.Duration // the shortest TTL of those whose connection was lost; 0: none
@@ -160,9 +159,9 @@ func (c *claim) handBack(ctx context.Context, attempt int, nodes []int, bound in
 	}, nodes)
 }
 
-// handedBack notes that a node has answered, so that the token does not stand there
-// unless a late request puts it there again.
-func (c *claim) handedBack(node int) {
+// freed notes that a node has answered to a hand-back or release, so that the token does
+// not stand there, unless a late request puts it there again.
+func (c *claim) freed(node int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.stakes[node]
@@ -254,17 +253,6 @@ func (c *claim) release(ctx context.Context, limit time.Duration, r request) (ro
 		doubtful[i] = slices.Clone(c.stakes[i].calls)
 	}
 	return c.q.send(ctx, limit, r, c.q.all()), doubtful
-}
-
-// released notes what a node has answered to a release, and tells whether it had the
-// token, now or at an earlier release.
-func (c *claim) released(node int, found bool) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.stakes[node]
-	s.held = false
-	s.freed = s.freed || found
-	return s.freed
 }
 
 // undo ends the claim, and takes back in the background what it has or may yet get. A

@@ -569,6 +569,21 @@ func TestQuorumDoesNotRetakeANodeThatOthersHad(t *testing.T) {
 	})
 }
 
+// The node that has to be repaired answers when the lock is released.
+func TestQuorumReleaseBeforeARepairPreventsIt(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		lock := q.acquire("a", time.Minute)
+		q.nodes[1].FlushAll()
+		arrive := q.nodes[1].net.delayReply(opExtend)
+		require.NoError(t, lock.Extend(t.Context(), time.Minute))
+		require.NoError(t, lock.Release(t.Context()))
+		arrive()
+		synctest.Wait()
+		require.Zero(t, q.nodes[1].requests(opRetake))
+		q.requireFree("a")
+	})
+}
+
 func TestQuorumReleaseDuringARepairLeavesNothing(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 		lock := q.acquire("a", time.Minute)
