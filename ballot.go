@@ -27,7 +27,7 @@ type ballot struct {
 
 // open sends the requests of the first phase, and does not block.
 func (q *quorum) open(ctx context.Context, r request) *ballot {
-	b := &ballot{q: q, ctx: ctx, r: r, claim: r.claim, limit: q.nodeTimeout(r.ttl)}
+	b := &ballot{q: q, ctx: ctx, r: r, claim: r.claim, limit: nodeLimit(ctx, q.nodeTimeout(r.ttl))}
 	b.end = time.Now().Add(2 * b.limit)
 	switch r.script {
 	case acquireScript:
@@ -41,6 +41,14 @@ func (q *quorum) open(ctx context.Context, r request) *ballot {
 		b.round = q.send(ctx, b.limit, r, q.all())
 	}
 	return b
+}
+
+// nodeLimit leaves time, before ctx ends, to say which nodes have not answered.
+func nodeLimit(ctx context.Context, limit time.Duration) time.Duration {
+	if deadline, limited := ctx.Deadline(); limited {
+		limit = min(limit, time.Until(deadline)-time.Millisecond)
+	}
+	return max(limit, time.Millisecond)
 }
 
 func (b *ballot) decide() ([]any, error) {
