@@ -169,11 +169,11 @@ func maybeExecuted(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
 	var several *quorumError
-	var unidentified *unidentifiedError
+	var unasked *unaskedError
 	switch {
 	case errors.As(err, &several):
 		return several.maybeExecuted
-	case errors.As(err, &unidentified):
+	case errors.As(err, &unasked):
 		return false
 	case err == nil, errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
 		return false

@@ -21,12 +21,6 @@ type servers struct {
 	known map[int]string // run ids by node; empty: the server has none
 }
 
-// unidentifiedError is why a node has no vote. Nothing was asked of it but who it is.
-type unidentifiedError struct{ err error }
-
-func (e *unidentifiedError) Error() string { return "it has no vote: " + e.err.Error() }
-func (e *unidentifiedError) Unwrap() error { return e.err }
-
 // identify asks all nodes who they are. Those that do not answer in time are left for
 // later.
 func (q *quorum) identify() error {
@@ -69,7 +63,7 @@ func (q *quorum) verify(ctx context.Context, n *node) error {
 		err = ctx.Err() // it came too late for what was to be asked
 	}
 	if err != nil {
-		return &unidentifiedError{err}
+		return &unaskedError{err}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ package redislock
 //	ballot.go    one request of the quorum, from the first vote to the result
 //	claim.go     what one token has, or may yet get, on each node
 //	identity.go  which nodes are the same server
+//	health.go    which nodes are silent
 //
 // # Fences
 //
@@ -162,6 +163,7 @@ type node struct {
 	addr  string
 	lk    *Locker
 
+	health  health
 	trouble atomic.Pointer[error] // of its last request, if it says more than that time was up
 }
 
@@ -234,7 +236,7 @@ func (q *quorum) send(ctx context.Context, limit time.Duration, r request, to []
 	left := new(atomic.Int32)
 	left.Store(int32(len(to)))
 	for _, i := range to {
-		ro.calls[i] = q.nodes[i].start(ctx, r, func() {
+		ro.calls[i] = q.nodes[i].start(ctx, limit, r, func() {
 			ro.answers <- i
 			if left.Add(-1) == 0 {
 				ro.cancel()
@@ -253,7 +255,11 @@ func (q *quorum) all() []int {
 }
 
 // start makes a request of one node, and calls answered when the call is done.
-func (n *node) start(ctx context.Context, r request, answered func()) *call {
+func (n *node) start(ctx context.Context, limit time.Duration, r request, answered func()) *call {
+	if silent, ok := n.health.ask(limit); !ok {
+		answered()
+		return &call{of: r.script, sent: time.Now(), done: closed, err: silentFor(silent)}
+	}
 	done := make(chan struct{})
 	c := &call{of: r.script, sent: time.Now(), done: done}
 	go func() {
@@ -271,6 +277,10 @@ func (n *node) start(ctx context.Context, r request, answered func()) *call {
 // remember keeps why a node failed, for later failures that have no more to say than
 // that it took too long: go-redis dials several times before it says what is wrong.
 func (n *node) remember(err error) {
+	var answer redis.Error
+	if err == nil || errors.As(err, &answer) {
+		n.health.heard()
+	}
 	switch {
 	case err == nil:
 		n.trouble.Store(nil)
@@ -279,16 +289,19 @@ func (n *node) remember(err error) {
 	}
 }
 
-// failure puts the node before what happened to it.
+// failure puts the node before what happened to it, and the last trouble behind it, if
+// it was not asked or took too long.
 func (n *node) failure(err error, limit time.Duration) error {
-	if !isContextError(err) {
+	var unasked *unaskedError
+	late := isContextError(err)
+	if late {
+		err = &noReplyError{waited: limit}
+	}
+	before := n.trouble.Load()
+	if before == nil || !late && !errors.As(err, &unasked) || errors.Is(err, *before) {
 		return fmt.Errorf("%s: %w", n, err)
 	}
-	late := &noReplyError{waited: limit}
-	if before := n.trouble.Load(); before != nil {
-		return fmt.Errorf("%s: %w; before that: %w", n, late, *before)
-	}
-	return fmt.Errorf("%s: %w", n, late)
+	return fmt.Errorf("%s: %w; before that: %w", n, err, *before)
 }
 
 // timedOut tells whether there are nodes that had all their time and did not answer.

@@ -1063,6 +1063,40 @@ func TestNodeTimeout(t *testing.T) {
 	})
 }
 
+// A node that is down for long costs no more than a few probes, however busy the others
+// are, and is used again as soon as it is back.
+func TestQuorumSilentNodeCostsLittle(t *testing.T) {
+	for name, c := range map[string]struct{ begin, end func(*network) }{
+		"silent": {(*network).stall, (*network).flow},
+		"down":   {(*network).down, (*network).up},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+				c.begin(q.nodes[2].net)
+				most := 0
+				for i := range 3000 {
+					lock, err := q.TryAcquire(t.Context(), "a", 5*time.Second)
+					require.NoError(t, err)
+					require.NoError(t, lock.Release(t.Context()))
+					time.Sleep(10 * time.Millisecond)
+					if i%500 == 499 {
+						most = max(most, len(packageGoroutines()))
+					}
+				}
+				t.Logf("%d goroutines", most)
+				require.Less(t, most, 200)
+				c.end(q.nodes[2].net)
+				time.Sleep(time.Second + nodeTimeout) // a pool that has often failed to dial tries once a second
+				lock := q.acquire("b", time.Minute)
+				q.requireOn("b", lock.Token(), 0, 1, 2)
+				require.NoError(t, lock.Release(t.Context()))
+				requireNoGoroutines(t)
+				q.requireFree("a")
+			})
+		})
+	}
+}
+
 func TestQuorumLeavesNoGoroutine(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 		q.nodes[2].net.stall()
