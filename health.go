@@ -16,8 +16,9 @@ const probePause = 200 * time.Millisecond
 // health keeps a node that is down from costing more than it is worth. Each request to it
 // would keep a goroutine and a connection until the client's time-outs, and each lock
 // would have to be undone there for 15 seconds, since nobody knows what was executed. So
-// after a while of silence only one request in 200 ms is sent, to find out whether the node is back; to the others it is a node that does not answer. The first
-// answer ends that.
+// after a while of silence only one request in 200 ms is sent, to find out whether the
+// node is back; to the others it is a node that does not answer. The first answer ends
+// that.
 type health struct {
 	mu    sync.Mutex
 	since time.Time // of the first request after which nothing was heard; zero: all is well

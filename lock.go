@@ -21,9 +21,9 @@ type Client interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Locker acquires locks on one Redis, or on a quorum of several ([NewQuorum]). It is safe for concurrent use, needs no
-// closing, and is best shared: one in a process for each Redis. It has goroutines and a connection of its own only for a time: a
-// goroutine for each lock held with a watchdog; one for each request under way,
+// Locker acquires locks on one Redis, or on several that make a quorum ([NewQuorum]). It
+// is safe for concurrent use, needs no closing, and is best shared: one in a process for
+// each Redis. It has goroutines and a connection of its own only for a time: a goroutine for each lock held with a watchdog; one for each request under way,
 // which may stay in the socket until the client's time-outs when its caller has
 // left; one for a release or an undoing that goes on in the background, for 15
 // seconds at most; and, while somebody waits and up to 4 seconds longer, one with

@@ -64,45 +64,49 @@ const (
 // floor(N/2)+1 of N, has granted it (Redlock). As long as a majority of the servers
 // works, so do its locks. The servers must be primaries that are independent of each
 // other, not replicas of one another. N is best odd: four tolerate the loss of one, as
-// three do. It always counts the configured servers, not those that answer.
+// three do. What counts are the configured servers, not those that answer.
 //
-// What the methods of the Locker and of its Locks promise, they promise for the
-// majority; what differs:
+// What the methods of a Locker and of its Locks promise, they promise for the majority.
+// What differs:
 //
 //   - Each request goes to all servers at the same time, and is decided as soon as
-//     enough have answered. A server has [WithNodeTimeout] to do so, by default 50 ms or
-//     a twentieth of the TTL if that is shorter, but at least 5 ms.
-//   - An acquisition takes two round trips, since it writes its fence back to a
-//     majority; with one server it takes one. Everything else takes one. An attempt ends within two node time-outs,
-//     and so does TryAcquire as a whole.
-//   - An acquisition that fails is undone on every server, within the same time on those
-//     that can be reached, and else in the background, for at most 15 seconds.
+//     enough have answered. A server has the node time-out to do so: [WithNodeTimeout],
+//     by default 50 ms, or a twentieth of the TTL if that is shorter, but at least 5 ms.
+//   - An acquisition takes two round trips, since it writes its fence back to a majority;
+//     with one server it takes one. Everything else takes one, but Resume up to two. One
+//     attempt ends within two node time-outs, and so does TryAcquire with all its attempts.
+//   - An acquisition that fails is undone on every server: within the same time on those
+//     that can be reached, else in the background, for at most 15 seconds.
 //   - [ErrNotAcquired] says that so many servers are taken that the others make no
-//     majority: by a holder, or by several who tried at the same time. If servers that do
-//     not answer are needed for a majority, that is an outage, and the error says which they are and why.
-//   - Waiting is by polling, after 10 to 500 ms. Processes have no turns, and nobody is
-//     told. A Locker's own release wakes the first in its own line at once.
-//   - A renewal or Extend succeeds if the majority still holds the token. It then also
-//     takes the lock on servers where it is free, because they were restarted or could
-//     not be reached before. A lock that was lost on a majority is never recreated. Once
-//     a Release was tried, Extend returns ErrNotHeld, even if it failed.
-//   - Info.Waiters is 0. Info and TTL tell what a majority agrees on: Info.TTL is the
-//     time for which a majority will hold the lock.
+//     majority, be it by a holder or by several who tried at the same time. If it takes
+//     servers that do not answer to make one, that is an outage, and the error says which
+//     they are, and why.
+//   - Waiting is by polling, after 10 to 500 ms, and nobody is told of a release, but for
+//     the first in line of the same Locker, who asks at once. Processes have no turns.
+//     An Acquire that knows that some servers are taken waits for those that are down.
+//   - A renewal and Extend succeed if a majority still holds the token. In the background
+//     they then take the lock also on servers where it is free, because these were
+//     restarted or could not be reached before. A lock that was lost on a majority is
+//     never recreated. Once Release has begun, Extend returns [ErrNotHeld], also if the
+//     release failed.
+//   - Inspect and TTL tell what a majority agrees on, and the time for which a majority
+//     will hold the lock. Info.Waiters is 0.
 //
-// A server that forgets a lock (a restart without persistence, eviction, FLUSHALL) can
-// grant it again, and so can make two holders of the next acquisition's majority if the
-// old one holds just a bare one. Persistence with an fsync for every write, or a restart
-// delayed by the longest TTL, prevents that. Fences grow all the same, as far as the
-// records are kept or the clocks agree.
+// A server that forgets a lock (a restart without persistence, an eviction, FLUSHALL)
+// can grant it again. If the holder has just a bare majority, that makes a second one.
+// It takes an fsync for every write, or a restart that is delayed by the longest TTL,
+// to prevent that; the holder hears of it at its next renewal. Fences grow as long as a
+// server keeps its records, or its clock is not behind the others'.
 //
-// NewQuorum asks each server for its run id (INFO server) and returns an error if one
-// is there twice, if one denies the permission, or if a client is nil, given twice, a *redis.Ring, or
-// a *redis.ClusterClient: a cluster has many primaries. It blocks for at most a second. A server that does not answer
-// is no error. It is asked again before its first vote counts, and has no vote as long
-// as it turns out to be one that is there already.
+// NewQuorum asks each server for its run id (INFO server). It returns an error if one
+// server is there twice, or denies the permission to ask, and if a client is nil, there
+// twice, a [redis.Ring], or a [redis.ClusterClient], which stands for many primaries. It
+// blocks for at most a second. A server that does not answer is no error: it is asked
+// again before its first vote counts, and has none if it is there already.
 //
-// The Locker runs up to one goroutine for each server and request under way, and one that
-// counts. A server that is silent keeps its goroutine until the time-outs of its client.
+// While a request is under way the Locker has one goroutine for each server, and one that
+// counts. That of a server which does not answer stays until the time-outs of its client.
+// After a second of silence a server is asked once in 200 ms only, until it answers.
 func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	if err := checkClients(clients); err != nil {
 		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
