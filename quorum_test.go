@@ -1073,18 +1073,13 @@ func TestQuorumSilentNodeCostsLittle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 				c.begin(q.nodes[2].net)
-				most := 0
-				for i := range 3000 {
+				for range 2000 {
 					lock, err := q.TryAcquire(t.Context(), "a", 5*time.Second)
 					require.NoError(t, err)
 					require.NoError(t, lock.Release(t.Context()))
 					time.Sleep(10 * time.Millisecond)
-					if i%500 == 499 {
-						most = max(most, len(packageGoroutines()))
-					}
 				}
-				t.Logf("%d goroutines", most)
-				require.Less(t, most, 200)
+				require.Less(t, len(packageGoroutines()), 200)
 				c.end(q.nodes[2].net)
 				time.Sleep(time.Second + nodeTimeout) // a pool that has often failed to dial tries once a second
 				lock := q.acquire("b", time.Minute)
