@@ -303,22 +303,28 @@ func TestQuorumOfServersThatRefuse(t *testing.T) {
 
 // Fault 7: the first attempt leaves the token on a node that does not say so.
 func TestQuorumCountsItsOwnTokenOfAnEarlierAttempt(t *testing.T) {
-	for _, name := range []string{"Acquire", "TryAcquire"} {
-		t.Run(name, func(t *testing.T) {
-			inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
-				acquire := acquirers[name]
-				q.nodes[2].net.down()
-				q.nodes[1].net.fail(opAcquire, loseReply, 1)
-				lock, err := acquire(q.Locker, t.Context(), "a", time.Minute)
-				require.NoError(t, err)
-				require.Equal(t, 2, q.nodes[1].requests(opAcquire))
-				q.requireOn("a", lock.Token(), 0, 1)
-				require.NoError(t, lock.Release(t.Context()))
-				synctest.Wait()
-				q.requireFree("a")
-				q.nodes[2].net.up()
+	for _, n := range []int{1, 3, 5, 7} {
+		for _, name := range []string{"Acquire", "TryAcquire"} {
+			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
+				inQuorum(t, n, func(t *testing.T, q *fakeQuorum) {
+					majority := n/2 + 1
+					for _, r := range q.nodes[majority:] {
+						r.net.down()
+					}
+					q.nodes[0].net.fail(opAcquire, loseReply, 1)
+					lock, err := acquirers[name](q.Locker, t.Context(), "a", time.Minute)
+					require.NoError(t, err)
+					require.Equal(t, 2, q.nodes[0].requests(opAcquire))
+					require.Equal(t, slices.Repeat([]string{lock.Token()}, majority), q.values("a")[:majority])
+					require.NoError(t, lock.Release(t.Context()))
+					synctest.Wait()
+					q.requireFree("a")
+					for _, r := range q.nodes {
+						r.net.up()
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -938,39 +944,45 @@ func TestQuorumInspectTellsWhatTheMajorityAgreesOn(t *testing.T) {
 // --- TTLs (fault 18) -------------------------------------------------------------
 
 func TestQuorumEveryTTLIsRefusedWithoutTrafficOrBecomesALease(t *testing.T) {
-	for _, ttl := range []time.Duration{
-		math.MinInt64, -1, 0, 1, 999_999, 9 * time.Millisecond, MinTTL - 1,
-		MinTTL, 10*time.Millisecond + 500*time.Microsecond, 24 * time.Hour, maxLease + time.Hour, math.MaxInt64,
+	for _, n := range []int{1, 3, 5, 7} {
+		for _, ttl := range []time.Duration{
+			math.MinInt64, -1, 0, 1, 999_999, 9 * time.Millisecond, MinTTL - 1,
+			MinTTL, 10*time.Millisecond + 500*time.Microsecond, 24 * time.Hour, maxLease + time.Hour, math.MaxInt64,
+		} {
+			inQuorum(t, n, func(t *testing.T, q *fakeQuorum) { q.useTTL(ttl) })
+		}
+	}
+}
+
+// useTTL hands a TTL to everything that takes one.
+func (q *fakeQuorum) useTTL(ttl time.Duration) {
+	t := q.t
+	held := q.acquire("held", time.Minute)
+	for name, call := range map[string]func() error{
+		"Acquire":    func() error { _, err := q.Acquire(t.Context(), "a", ttl); return err },
+		"TryAcquire": func() error { _, err := q.TryAcquire(t.Context(), "b", ttl); return err },
+		"Resume":     func() error { _, err := q.Resume(t.Context(), "held", held.Token(), ttl); return err },
+		"Extend":     func() error { return held.Extend(t.Context(), ttl) },
+		"WithLock": func() error {
+			return q.WithLock(t.Context(), "c", ttl, func(context.Context, *Lock) error { return nil })
+		},
 	} {
-		inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
-			held := q.acquire("held", time.Minute)
-			calls := map[string]func() error{
-				"Acquire":    func() error { _, err := q.Acquire(t.Context(), "a", ttl); return err },
-				"TryAcquire": func() error { _, err := q.TryAcquire(t.Context(), "b", ttl); return err },
-				"Resume":     func() error { _, err := q.Resume(t.Context(), "held", held.Token(), ttl); return err },
-				"Extend":     func() error { return held.Extend(t.Context(), ttl) },
-				"WithLock": func() error {
-					return q.WithLock(t.Context(), "c", ttl, func(context.Context, *Lock) error { return nil })
-				},
+		if ttl < MinTTL {
+			for _, r := range q.nodes {
+				r.requireSilence(func() { require.ErrorIs(t, call(), ErrInvalidTTL, name) })
 			}
-			for name, call := range calls {
-				if ttl < MinTTL {
-					q.nodes[0].requireSilence(func() { require.ErrorIs(t, call(), ErrInvalidTTL, name) })
-					continue
-				}
-				require.NoError(t, call(), "%s %d", name, ttl)
-				synctest.Wait()
-				for _, r := range q.nodes {
-					for _, key := range r.Keys() {
-						require.Positive(t, r.TTL(key), "%s has no end", key)
-					}
-					if name == "Acquire" {
-						require.Less(t, r.TTL("lock:a")-ttl, time.Millisecond)
-						require.GreaterOrEqual(t, r.TTL("lock:a"), min(ttl, maxLease))
-					}
-				}
+			continue
+		}
+		require.NoError(t, call(), "%s %d", name, ttl)
+		synctest.Wait()
+		for _, r := range q.nodes {
+			for _, key := range r.Keys() {
+				require.Positive(t, r.TTL(key), "%s has no end", key)
 			}
-		})
+			if name == "Acquire" {
+				requireLease(t, r, ttl)
+			}
+		}
 	}
 }
 
@@ -1142,9 +1154,9 @@ func (tr *trouble) strike() {
 }
 
 // TestQuorumExcludesWhateverIsLostOrLate has several processes fight for one lock, while
-// requests of every kind are lost, cut off or late on every node. Nodes keep their data,
-// but for the one that is emptied once in a while if forget is set: then exclusion is
-// not promised, but fences are.
+// requests of every kind are lost, cut off or late on every node. The nodes keep their
+// data. It is a short look. With twelve seeds of 200 s it found, several times, that a
+// hand-back without a bound lets two in.
 func TestQuorumExcludesWhateverIsLostOrLate(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
