@@ -26,7 +26,8 @@
 //   - A lock does not outlive the loss of data on the primary: a restart without
 //     persistence, a failover to a replica that had not received the key yet, an
 //     eviction, FLUSHALL. The holder hears of it at its next renewal or request;
-//     until then a second holder is possible.
+//     until then a second holder is possible. [NewQuorum] holds a lock on several
+//     primaries, and outlives the loss of a minority of them.
 //   - There is no reentrance: a holder that acquires the same name again waits for
 //     itself.
 //

@@ -9,7 +9,7 @@ import (
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo.
 func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
-	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set")
+	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set", a.claim)
 	late := false
 	for range attempts(ctx) {
 		c, reply, err := a.lk.ask(ctx, r)
@@ -47,7 +47,7 @@ func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 }
 
 func (lk *Locker) inspect(ctx context.Context, keys lockKeys) (r inspectReply, err error) {
-	_, reply, err := lk.persist(ctx, inspectScript.request(replyLimit(0), keys.all()))
+	_, reply, err := lk.persist(ctx, inspectScript.request(lk.replyLimit(0), keys.all()))
 	if err != nil {
 		return r, err
 	}

@@ -64,7 +64,11 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	r := l.release
 	l.mu.Unlock()
 	<-r.done
-	if !r.final() {
+	switch {
+	case r.final():
+	case l.claim != nil:
+		l.claim.undo(ctx)
+	default:
 		l.lk.undo(ctx, l.keys, l.token, "", nil)
 	}
 }
@@ -212,11 +216,12 @@ func (l *Lock) released(found bool) error {
 // release.
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	next, ticket := l.lk.lines.bring(l)
-	limit := replyLimit(l.currentTTL())
+	limit := l.lk.replyLimit(l.currentTTL())
 	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
-	if next != nil {
+	if ticket != "" {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, next.a, limit)
 	}
+	request.claim = l.claim
 	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
 		c, reply, err = l.lk.ask(ctx, releaseAlone.request(limit, l.keys.all()[:1], l.token))
@@ -225,7 +230,11 @@ func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	if err == nil {
 		r, err = parseRelease(reply)
 	}
-	if next != nil {
+	switch {
+	case next == nil:
+	case ticket == "":
+		l.lk.lines.askHead(l.keys.lock)
+	default:
 		l.lk.tell(ctx, next, c, r, err)
 	}
 	return r.found, err

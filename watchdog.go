@@ -14,7 +14,7 @@ import (
 // is to be one.
 func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l := &Lock{
-		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, granted: g.server,
+		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim, granted: g.server,
 		floor: maxLease,
 	}
 	l.held, l.end = context.WithCancelCause(context.Background())
@@ -127,7 +127,7 @@ func (l *Lock) watch(ctx context.Context) {
 		case <-l.changed:
 			timer.Stop()
 		case <-timer.C:
-			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) {
+			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) && !isTransient(err) {
 				return // nothing is mended by trying again; the lease runs out
 			}
 		}
@@ -160,6 +160,7 @@ func (l *Lock) renew(ctx context.Context) error {
 	}
 	var extended extendReply
 	if err == nil {
+		l.heed(c)
 		extended, err = parseExtend(reply)
 	}
 	if err == nil && !extended.held {
