@@ -584,3 +584,16 @@ func chargeOrder(ctx context.Context, db *sql.DB, order string, cents, fence int
 }
 
 var _ = chargeOrder // needs a database; the examples folder has one
+
+// One replica has to acknowledge each lock, or it does not count.
+func ExampleWithReplicas() {
+	client, server := exampleRedis() // has none
+	defer server.Close()
+	defer client.Close()
+	locker := redislock.New(client, redislock.WithReplicas(1, 100*time.Millisecond))
+
+	_, err := locker.TryAcquire(context.Background(), "order:42", time.Minute)
+	fmt.Println("not replicated:", errors.Is(err, redislock.ErrNotReplicated))
+	// Output:
+	// not replicated: true
+}

@@ -13,7 +13,7 @@ import (
 )
 
 // Client is the little that is needed of go-redis. *redis.Client has it, also one
-// made by redis.NewFailoverClient. The client stays the caller's: it is never
+// made by redis.NewFailoverClient, and *redis.ClusterClient. The client stays the caller's: it is never
 // closed, reconfigured or copied here.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
@@ -21,13 +21,14 @@ type Client interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Locker acquires locks on one Redis, or on several that make a quorum ([NewQuorum]). It
-// is safe for concurrent use, needs no closing, and is best shared: one in a process for
-// each Redis. It has goroutines and a connection of its own only for a time: a goroutine for each lock held with a watchdog; one for each request under way,
-// which may stay in the socket until the client's time-outs when its caller has
-// left; one for a release or an undoing that goes on in the background, for 15
-// seconds at most; and, while somebody waits and up to 4 seconds longer, one with
-// the connection on which Redis tells who has the lock next.
+// Locker acquires locks on one Redis, or on several ([NewQuorum]). It is safe for
+// concurrent use, needs no closing, and is best shared: one in a process for each Redis.
+// It has goroutines and connections of its own only for a time: a goroutine for each lock
+// held with a watchdog; one for each round trip under way, which may stay in the socket
+// until the client's time-outs when those who asked have left; one for a release or an
+// undoing that goes on in the background, for 15 seconds at most; and, while somebody
+// waits and up to 4 seconds longer, one with the connection on which Redis tells who has
+// the lock next (on a Cluster, for each node).
 type Locker struct {
 	engine    engine
 	quorum    *quorum // the engine, if it is one
