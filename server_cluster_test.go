@@ -1,0 +1,385 @@
+package redislock_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// recovery is what the package adds to a failover of Redis itself, at most: the time
+// from the moment when all nodes name a new primary until a lock is served there.
+const recovery = 2 * time.Second
+
+// shards is a real cluster: three primaries with a replica each.
+type shards struct {
+	*redistest.Cluster
+	direct *redis.ClusterClient // the test's own
+	log    *journal
+}
+
+func startShards(t *testing.T) *shards {
+	t.Helper()
+	c := &shards{Cluster: redistest.StartCluster(t, 3, 1), log: &journal{}}
+	c.direct = c.Client(t)
+	return c
+}
+
+// locker is a Locker with a client of its own, as another process has.
+func (c *shards) locker(t testing.TB, opts ...redislock.Option) *redislock.Locker {
+	return c.lockerWith(c.Client(t), opts...)
+}
+
+func (c *shards) lockerWith(client redislock.Client, opts ...redislock.Option) *redislock.Locker {
+	return redislock.New(client, append([]redislock.Option{redislock.WithLogger(slog.New(c.log))}, opts...)...)
+}
+
+// asleep is a Locker that asks once, and then only if it has a reason.
+func (c *shards) asleep(t testing.TB) *redislock.Locker {
+	return c.locker(t, redislock.WithPollInterval(time.Hour))
+}
+
+func (c *shards) value(name string) string {
+	return c.direct.Get(context.Background(), keyOf(name)).Val()
+}
+
+func (c *shards) queued(name string) int64 {
+	return c.direct.ZCard(context.Background(), keysOf(name)[2]).Val()
+}
+
+// keysOf are the keys of a lock whose name may have a hash tag.
+func keysOf(name string) []string {
+	if _, behind, _ := strings.Cut(name, "{"); strings.Index(behind, "}") > 0 {
+		return []string{keyOf(name), keyOf(name) + ":fence", keyOf(name) + ":queue"}
+	}
+	return []string{keyOf(name), fenceOf(name), queueOf(name)}
+}
+
+// gone waits until the lock's key is gone.
+func (c *shards) gone(t testing.TB, name string) {
+	t.Helper()
+	free := func() bool {
+		n, err := c.direct.Exists(context.Background(), keyOf(name)).Result()
+		return err == nil && n == 0
+	}
+	require.Eventually(t, free, soon, tick, "the key of %q is still there", name)
+}
+
+// waiting starts an Acquire, and returns once its ticket stands in the queue.
+func (c *shards) waiting(ctx context.Context, t testing.TB, lk *redislock.Locker, name string, ttl time.Duration, opts ...redislock.AcquireOption) func(testing.TB) (*redislock.Lock, error) {
+	t.Helper()
+	before := c.queued(name)
+	wait := started(func() (*redislock.Lock, error) { return lk.Acquire(ctx, name, ttl, opts...) })
+	require.Eventually(t, func() bool { return c.queued(name) > before }, soon, tick, "no ticket in the queue for %q", name)
+	return wait
+}
+
+// inLine starts an Acquire, and returns once it stands in the line of lk.
+func inLine(ctx context.Context, t testing.TB, lk *redislock.Locker, name string, ttl time.Duration, opts ...redislock.AcquireOption) func(testing.TB) (*redislock.Lock, error) {
+	t.Helper()
+	watched := &noticed{Context: ctx, waiting: make(chan struct{})}
+	wait := started(func() (*redislock.Lock, error) { return lk.Acquire(watched, name, ttl, opts...) })
+	awaitWithin(t, watched.waiting, soon, "goroutine in line")
+	return wait
+}
+
+// stats sums over servers how many of some commands they have executed.
+func stats(t testing.TB, servers []*redistest.Server, commands ...string) (calls int) {
+	t.Helper()
+	for _, s := range servers {
+		for line := range strings.Lines(s.Do(t, "info", "commandstats").(string)) {
+			for _, command := range commands {
+				var n int
+				if _, err := fmt.Sscanf(line, "cmdstat_"+command+":calls=%d", &n); err == nil {
+					calls += n
+				}
+			}
+		}
+	}
+	return calls
+}
+
+// subscribers is the number of connections to a server that are subscribed.
+func subscribers(t testing.TB, s *redistest.Server) (n int) {
+	t.Helper()
+	for line := range strings.Lines(s.Do(t, "client", "list").(string)) {
+		if !strings.Contains(line, " sub=0 psub=0 ") {
+			n++
+		}
+	}
+	return n
+}
+
+// nameOn is a name whose lock stands on this primary.
+func (c *shards) nameOn(t testing.TB, s *redistest.Server, prefix string) string {
+	t.Helper()
+	for i := 0; ; i++ {
+		if name := fmt.Sprint(prefix, i); c.Primary(t, keyOf(name)) == s {
+			return name
+		}
+	}
+}
+
+// others are the primaries but for that of a key.
+func (c *shards) others(t testing.TB, key string) (others []*redistest.Server) {
+	t.Helper()
+	own := c.Primary(t, key)
+	for _, s := range c.Nodes() {
+		if s != own && len(c.Replicas(t, s)) > 0 {
+			others = append(others, s)
+		}
+	}
+	return others
+}
+
+// renewed waits until the watchdog has renewed a lock.
+func renewed(t testing.TB, lock *redislock.Lock, within time.Duration) {
+	t.Helper()
+	before := lock.Until()
+	ok := eventually(within, func() bool { return lock.Err() != nil || lock.Until().After(before) })
+	require.NoError(t, lock.Err())
+	require.True(t, ok, "no renewal")
+}
+
+// resource is what a lock protects: it refuses those whose fence is too small.
+type resource struct {
+	mu       sync.Mutex
+	greatest int64
+	accepted int
+	refused  int
+}
+
+func (r *resource) write(fence int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if fence < r.greatest {
+		r.refused++
+		return false
+	}
+	r.greatest = fence
+	r.accepted++
+	return true
+}
+
+func TestServerClusterKeysOfALockShareASlot(t *testing.T) {
+	c := startShards(t)
+	ctx, a, b := t.Context(), c.asleep(t), c.asleep(t)
+	for name, valid := range map[string]bool{
+		"a": true, "{t}a": true, "a{b}c": true, "{a{b}": true, "a{": true, "}a{b}": true, "é 漢": true, " a  b\n": true, "{{}}": true,
+		strings.Repeat("x", 1<<20): true, "{" + strings.Repeat("x", 1<<20) + "}": true,
+		"{}": false, "a}b{": false, "a{}b{c}": false, "a}b": false, "}{": false, "": false,
+	} {
+		t.Run(fmt.Sprintf("%.20q", name), func(t *testing.T) {
+			holder, err := a.TryAcquire(ctx, name, time.Minute)
+			if !valid {
+				require.ErrorIs(t, err, redislock.ErrInvalidName)
+				_, err = a.Acquire(ctx, name, time.Minute)
+				require.ErrorIs(t, err, redislock.ErrInvalidName)
+				_, err = a.Inspect(ctx, name)
+				require.ErrorIs(t, err, redislock.ErrInvalidName)
+				return
+			}
+			require.NoError(t, err)
+			wait := c.waiting(ctx, t, b, name, time.Minute)
+			require.NoError(t, holder.Release(ctx))
+			lock, err := wait(t)
+			require.NoError(t, err)
+			assert.Greater(t, lock.Fence(), holder.Fence())
+			require.NoError(t, lock.Release(ctx))
+			assert.Empty(t, c.value(name))
+		})
+	}
+
+	t.Run("every method", func(t *testing.T) { c.everyMethod(t) })
+	t.Run("hand-over on all nodes", func(t *testing.T) { c.handOverEverywhere(t) })
+	t.Run("one subscription for each node", func(t *testing.T) { c.oneSubscriptionEach(t) })
+	t.Run("a turn costs one request", func(t *testing.T) { c.turns(t) })
+	t.Run("scripts are forgotten", func(t *testing.T) { c.forgottenScripts(t) })
+	t.Run("replicas are not asked", func(t *testing.T) { c.readOnlyClients(t) })
+	assert.Empty(t, c.log.about())
+}
+
+func (c *shards) everyMethod(t *testing.T) {
+	ctx, lk := t.Context(), c.locker(t)
+	for i, s := range c.Nodes()[:3] {
+		name := c.nameOn(t, s, "method")
+		lock := hold(t, lk, name, time.Minute, redislock.WithMetadata("me"))
+		_, err := lk.TryAcquire(ctx, name, time.Minute)
+		require.ErrorIs(t, err, redislock.ErrNotAcquired)
+		require.NoError(t, lock.Extend(ctx, time.Hour))
+		left, err := lock.TTL(ctx)
+		require.NoError(t, err)
+		assert.Greater(t, left, 59*time.Minute)
+		info, err := lk.Inspect(ctx, name)
+		require.NoError(t, err)
+		assert.Equal(t, redislock.Info{Held: true, Token: lock.Token(), Metadata: "me", TTL: info.TTL, Fence: lock.Fence()}, info, i)
+		adopted, err := c.locker(t).Resume(ctx, name, lock.Token(), time.Minute)
+		require.NoError(t, err)
+		assert.Equal(t, lock.Fence(), adopted.Fence())
+		require.NoError(t, adopted.Release(ctx))
+		require.ErrorIs(t, c.locker(t).WithLock(ctx, name, time.Minute, func(_ context.Context, l *redislock.Lock) error {
+			assert.Greater(t, l.Fence(), lock.Fence())
+			return redis.ErrClosed
+		}), redis.ErrClosed)
+		assert.Empty(t, c.value(name))
+	}
+}
+
+func (c *shards) handOverEverywhere(t *testing.T) {
+	ctx, a, b := t.Context(), c.asleep(t), c.asleep(t)
+	var wg sync.WaitGroup
+	for i := range 12 {
+		name := fmt.Sprint("everywhere", i)
+		holder := hold(t, a, name, time.Minute)
+		wait := c.waiting(ctx, t, b, name, time.Minute)
+		own := inLine(ctx, t, a, name, time.Minute)
+		wg.Go(func() {
+			released := time.Now()
+			assert.NoError(t, holder.Release(ctx))
+			last := holder
+			for _, wait := range []func(testing.TB) (*redislock.Lock, error){wait, own} {
+				lock, err := wait(t)
+				if assert.NoError(t, err) {
+					assert.LessOrEqual(t, time.Since(released), wakeUp)
+					assert.Greater(t, lock.Fence(), last.Fence())
+					released = time.Now()
+					assert.NoError(t, lock.Release(ctx))
+					last = lock
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (c *shards) oneSubscriptionEach(t *testing.T) {
+	const names = 30
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a := c.asleep(t)
+	primaries := c.Nodes()[:3]
+	none := func() bool {
+		return !slices.ContainsFunc(c.Nodes(), func(s *redistest.Server) bool { return subscribers(t, s) > 0 })
+	}
+	require.Eventually(t, none, soon, tick, "of those before")
+	lockers := []*redislock.Locker{c.asleep(t), c.asleep(t)}
+	for i := range names {
+		name := fmt.Sprint("sub", i)
+		hold(t, a, name, time.Minute)
+		for _, lk := range lockers {
+			c.waiting(ctx, t, lk, name, time.Minute)
+		}
+	}
+	for _, s := range primaries {
+		assert.Equal(t, len(lockers), subscribers(t, s))
+	}
+	for _, s := range c.Nodes()[3:] {
+		assert.Zero(t, subscribers(t, s), "on a replica")
+	}
+	cancel()
+	require.Eventually(t, none, 5*time.Second, tick, "subscriptions outlive those who waited")
+}
+
+func (c *shards) turns(t *testing.T) {
+	const processes, goroutines, turns = 8, 8, 800
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	holder := hold(t, c.locker(t), "hot", time.Minute)
+	crowd := &crowd{enough: turns, cancel: cancel}
+	for p := range processes {
+		lk := c.locker(t)
+		crowd.counts = append(crowd.counts, make([]int, goroutines))
+		for g := range goroutines {
+			first := &noticed{Context: ctx, waiting: make(chan struct{})}
+			crowd.wg.Go(func() { crowd.work(t, ctx, first, lk, 10*time.Second, &crowd.counts[p][g]) })
+			awaitWithin(t, first.waiting, soon, "goroutine in line")
+		}
+	}
+	require.Eventually(t, func() bool { return c.queued("hot") == processes }, soon, tick)
+	before := stats(t, c.Nodes(), "eval", "evalsha")
+	require.NoError(t, holder.Release(t.Context()))
+	crowd.wg.Wait()
+	each := float64(stats(t, c.Nodes(), "eval", "evalsha")-before) / turns
+	fair := fairness(slices.Concat(crowd.counts...))
+	t.Logf("%.3f requests each, fairness %.4f", each, fair)
+	assert.LessOrEqual(t, each, 1.05)
+	assert.GreaterOrEqual(t, fair, 0.98)
+}
+
+// NOSCRIPT costs a round trip and nothing else, wherever it comes: also of a batch.
+func (c *shards) forgottenScripts(t *testing.T) {
+	ctx, a, b := t.Context(), c.asleep(t), c.asleep(t)
+	forget := func() {
+		for _, s := range c.Nodes() {
+			s.Do(t, "script", "flush")
+		}
+	}
+	for i := range 6 {
+		name := fmt.Sprint("forgotten", i)
+		forget()
+		holder := hold(t, a, name, time.Minute)
+		forget()
+		wait := c.waiting(ctx, t, b, name, time.Minute)
+		forget()
+		require.NoError(t, holder.Extend(ctx, time.Minute))
+		forget()
+		require.NoError(t, holder.Release(ctx))
+		lock, err := wait(t)
+		require.NoError(t, err)
+		forget()
+		require.NoError(t, lock.Release(ctx))
+	}
+	forget()
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			assert.NoError(t, a.WithLock(ctx, fmt.Sprint("batch", i), time.Minute, func(context.Context, *redislock.Lock) error { return nil }))
+		})
+	}
+	wg.Wait()
+}
+
+// readOnlyClients have their reads served by replicas. Ownership is not among them.
+func (c *shards) readOnlyClients(t *testing.T) {
+	ctx := t.Context()
+	for kind, option := range map[string]func(*redis.ClusterOptions){
+		"ReadOnly":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"RouteByLatency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
+		"RouteRandomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			before := stats(t, c.Nodes()[3:], "eval", "evalsha", "eval_ro", "evalsha_ro")
+			a, b := c.lockerWith(c.Client(t, option), redislock.WithPollInterval(time.Hour)), c.lockerWith(c.Client(t, option), redislock.WithPollInterval(time.Hour))
+			for i := range 9 {
+				name := fmt.Sprint("read", i)
+				holder := hold(t, a, name, time.Minute)
+				_, err := b.TryAcquire(ctx, name, time.Minute)
+				require.ErrorIs(t, err, redislock.ErrNotAcquired)
+				wait := c.waiting(ctx, t, b, name, time.Minute)
+				require.NoError(t, holder.Extend(ctx, time.Minute))
+				_, err = holder.TTL(ctx)
+				require.NoError(t, err)
+				_, err = b.Inspect(ctx, name)
+				require.NoError(t, err)
+				require.NoError(t, holder.Release(ctx))
+				lock, err := wait(t)
+				require.NoError(t, err)
+				require.NoError(t, lock.Release(ctx))
+			}
+			assert.Zero(t, stats(t, c.Nodes()[3:], "eval", "evalsha", "eval_ro", "evalsha_ro")-before)
+		})
+	}
+}
+
+var _ = atomic.Int32{}
