@@ -212,10 +212,10 @@ func (l *Lock) released(found bool) error {
 // release.
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	next, ticket := l.lk.lines.bring(l)
-	limit := replyLimit(l.currentTTL())
-	c, reply, err := l.lk.ask(ctx, l.lk.releaseRequest(l.keys, l.token, ticket, "", limit))
+	request := l.lk.releaseRequest(l.keys, l.token, ticket, "", replyLimit(l.currentTTL()))
+	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
-		c, reply, err = l.lk.ask(ctx, releaseAlone.request(limit, l.keys.all()[:1], l.token))
+		c, reply, err = l.lk.ask(ctx, request.releaseAlone())
 	}
 	var r releaseReply
 	if err == nil {
@@ -255,4 +255,10 @@ func (lk *Locker) releaseRequest(keys lockKeys, token, ticket, own string, limit
 		lifetime = 0 // nobody could be told: not to be queued
 	}
 	return releaseScript.request(limit, keys.all(), token, retention, ticket, lifetime, own)
+}
+
+// releaseAlone is a request to release that frees the lock, and leaves the queue as it
+// is.
+func (r request) releaseAlone() request {
+	return releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
 }

@@ -2,7 +2,9 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -21,6 +23,9 @@ import (
 // recovery is what the package adds to a failover of Redis itself, at most: the time
 // from the moment when all nodes name a new primary until a lock is served there.
 const recovery = 2 * time.Second
+
+// lastPause is the longest time between two questions while Redis does not serve.
+const lastPause = 500 * time.Millisecond
 
 // shards is a real cluster: three primaries with a replica each.
 type shards struct {
@@ -51,11 +56,20 @@ func (c *shards) asleep(t testing.TB) *redislock.Locker {
 }
 
 func (c *shards) value(name string) string {
-	return c.direct.Get(context.Background(), keyOf(name)).Val()
+	return seen(c, c.direct.Get(context.Background(), keyOf(name)))
 }
 
 func (c *shards) queued(name string) int64 {
-	return c.direct.ZCard(context.Background(), keysOf(name)[2]).Val()
+	return seen(c, c.direct.ZCard(context.Background(), keysOf(name)[2]))
+}
+
+// seen is what the test has read. After an error it looks for a new primary.
+func seen[T any](c *shards, cmd interface{ Result() (T, error) }) T {
+	value, err := cmd.Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		c.direct.ReloadState(context.Background())
+	}
+	return value
 }
 
 // keysOf are the keys of a lock whose name may have a hash tag.
@@ -382,4 +396,351 @@ func (c *shards) readOnlyClients(t *testing.T) {
 	}
 }
 
-var _ = atomic.Int32{}
+// What moves a slot, or its primary, while both are in good health.
+func TestServerClusterTopologyChangesWhileHeldAndWaitedFor(t *testing.T) {
+	t.Parallel()
+	c := startShards(t)
+	for change, move := range map[string]func(t testing.TB, key string){
+		"slot moves":       func(t testing.TB, key string) { c.MoveSlot(t, key, c.others(t, key)[0]) },
+		"manual fail-over": func(t testing.TB, key string) { c.Failover(t, key) },
+	} {
+		t.Run(change, func(t *testing.T) { c.moveWhileWaitedFor(t, move) })
+		t.Run(change+", again and again", func(t *testing.T) { c.moveUnderLoad(t, move) })
+	}
+	assert.Empty(t, c.log.about("lock lost"))
+	assert.Empty(t, c.log.about("nothing to release"))
+	t.Run("half migrated", c.halfMigrated)
+	t.Run("undone while half migrated", c.undoneWhileHalfMigrated)
+}
+
+func (c *shards) moveWhileWaitedFor(t *testing.T, move func(t testing.TB, key string)) {
+	const ttl = 900 * time.Millisecond
+	ctx, name := t.Context(), "moved "+t.Name()
+	holders, others := c.asleep(t), []*redislock.Locker{c.asleep(t), c.asleep(t)}
+	holder := hold(t, holders, name, ttl, redislock.WithWatchdog())
+	waits := []func(testing.TB) (*redislock.Lock, error){
+		c.waiting(ctx, t, others[0], name, time.Minute, redislock.WithWatchdog()),
+		c.waiting(ctx, t, others[1], name, time.Minute),
+		inLine(ctx, t, holders, name, time.Minute),
+	}
+	move(t, keyOf(name))
+	renewed(t, holder, ttl)
+	renewed(t, holder, ttl)
+	require.NoError(t, holder.Extend(ctx, 2*ttl))
+	_, err := holder.TTL(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, holder.Token(), c.value(name))
+	released := time.Now()
+	require.NoError(t, holder.Release(ctx))
+
+	// They were queued where the slot was, are told to ask, and queue where it is now:
+	// who is the first depends on who is quick.
+	var inside atomic.Int32
+	var fences resource
+	var wg sync.WaitGroup
+	for _, wait := range waits {
+		wg.Go(func() {
+			lock, err := wait(t)
+			if !assert.NoError(t, err) {
+				return
+			}
+			assert.Equal(t, int32(1), inside.Add(1), "two hold the lock")
+			assert.True(t, fences.write(lock.Fence()))
+			assert.Equal(t, lock.Token(), c.value(name))
+			t.Logf("served after %s", time.Since(released))
+			inside.Add(-1)
+			assert.NoError(t, lock.Release(ctx))
+		})
+	}
+	wg.Wait()
+	assert.LessOrEqual(t, time.Since(released), 3*wakeUp)
+	assert.Greater(t, fences.greatest, holder.Fence())
+	c.gone(t, name)
+	c.handedOver(t, name, holders, others[0])
+}
+
+// handedOver checks that pushes arrive.
+func (c *shards) handedOver(t *testing.T, name string, from, to *redislock.Locker) {
+	t.Helper()
+	ctx := t.Context()
+	holder := hold(t, from, name, time.Minute)
+	wait := c.waiting(ctx, t, to, name, time.Minute)
+	released := time.Now()
+	require.NoError(t, holder.Release(ctx))
+	lock, err := wait(t)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, time.Since(released), wakeUp)
+	require.NoError(t, lock.Release(ctx))
+}
+
+func (c *shards) moveUnderLoad(t *testing.T, move func(t testing.TB, key string)) {
+	const lockers, goroutines, moves = 3, 4, 6
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	name := "load " + t.Name()
+	var inside atomic.Int32
+	var fences resource
+	var wg sync.WaitGroup
+	for range lockers {
+		lk := c.locker(t)
+		for range goroutines {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					err := lk.WithLock(ctx, name, 5*time.Second, func(_ context.Context, lock *redislock.Lock) error {
+						assert.Equal(t, int32(1), inside.Add(1), "two hold the lock")
+						assert.True(t, fences.write(lock.Fence()))
+						inside.Add(-1)
+						return lock.Err()
+					})
+					if ctx.Err() == nil {
+						assert.NoError(t, err)
+					}
+				}
+			})
+		}
+	}
+	sections := func() int {
+		fences.mu.Lock()
+		defer fences.mu.Unlock()
+		return fences.accepted
+	}
+	var done []int
+	for range moves {
+		move(t, keyOf(name))
+		before := sections()
+		require.Eventually(t, func() bool { return sections() >= before+50 }, soon, tick, "service does not resume")
+		done = append(done, sections())
+	}
+	cancel()
+	wg.Wait()
+	t.Logf("sections after each change: %v", done)
+	c.gone(t, name)
+}
+
+// While a slot is on its way, with some keys here and some there, a lock can be
+// renewed, extended and released. One that needs all of its keys has to wait.
+func (c *shards) halfMigrated(t *testing.T) {
+	for i, moved := range [][]int{{}, {0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}} {
+		t.Run(fmt.Sprint("keys on the other side: ", moved), func(t *testing.T) {
+			const ttl = 900 * time.Millisecond
+			ctx, tag := t.Context(), fmt.Sprintf("{half%d}", i)
+			name := tag + "held"
+			holders, other := c.asleep(t), c.locker(t)
+			holder := hold(t, holders, name, ttl, redislock.WithWatchdog())
+			resumed := hold(t, holders, tag+"resumed", time.Minute)
+			free := hold(t, holders, tag+"free", time.Minute)
+			require.NoError(t, free.Release(ctx)) // only the record of its fence is left
+			wait := c.waiting(ctx, t, other, name, time.Minute)
+			own := inLine(ctx, t, holders, name, time.Minute)
+
+			m := c.BeginMigration(t, keyOf(name), c.others(t, keyOf(name))[0])
+			for _, k := range moved {
+				m.MoveKeys(t, keysOf(name)[k], keysOf(tag + "resumed")[k], keysOf(tag + "free")[k])
+			}
+			renewed(t, holder, ttl)
+			renewed(t, holder, ttl)
+			require.NoError(t, holder.Extend(ctx, 2*ttl))
+			left, err := holder.TTL(ctx)
+			require.NoError(t, err)
+			assert.Greater(t, left, ttl)
+			adopted, err := other.Resume(ctx, tag+"resumed", resumed.Token(), time.Minute)
+			if err == nil {
+				require.NoError(t, adopted.Release(ctx))
+			} else {
+				require.ErrorContains(t, err, "TRYAGAIN") // its fence is elsewhere
+			}
+			for _, taken := range []string{name, tag + "free", tag + "new"} {
+				lock, err := other.TryAcquire(ctx, taken, ttl)
+				if err != nil && !strings.Contains(err.Error(), "TRYAGAIN") {
+					require.ErrorIs(t, err, redislock.ErrNotAcquired)
+					require.Equal(t, name, taken)
+				}
+				if err == nil {
+					require.NotEqual(t, name, taken)
+					require.NoError(t, lock.Release(ctx))
+				}
+			}
+			require.NoError(t, holder.Err())
+			require.NoError(t, holder.Release(ctx))
+
+			m.Finish(t)
+			finished := time.Now()
+			first := make(chan *redislock.Lock, 2)
+			for _, wait := range []func(testing.TB) (*redislock.Lock, error){wait, own} {
+				go func() {
+					lock, err := wait(t)
+					assert.NoError(t, err)
+					first <- lock
+				}()
+			}
+			lock := <-first
+			require.NotNil(t, lock)
+			t.Logf("served %s after the end", time.Since(finished))
+			assert.Equal(t, lock.Token(), c.value(name))
+			assert.Greater(t, lock.Fence(), holder.Fence())
+			require.NoError(t, lock.Release(ctx))
+			next := <-first
+			require.NotNil(t, next)
+			assert.LessOrEqual(t, time.Since(finished), lastPause+2*wakeUp, "both ask again and again while they are refused")
+			assert.Greater(t, next.Fence(), lock.Fence())
+			require.NoError(t, next.Release(ctx))
+			c.gone(t, name)
+			lock = hold(t, other, tag+"new", time.Minute)
+			require.NoError(t, lock.Release(ctx))
+			c.handedOver(t, name, holders, other)
+		})
+	}
+}
+
+// forgetful is a client that loses replies: n times, then it calls after.
+type forgetful struct {
+	redislock.Client
+	match redistest.Match
+	n     atomic.Int32
+	after func()
+}
+
+func (f *forgetful) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := f.Client.Process(ctx, cmd)
+	var args []string
+	for _, arg := range cmd.Args() {
+		args = append(args, fmt.Sprint(arg))
+	}
+	if !f.match(args) {
+		return err
+	}
+	switch n := f.n.Add(-1); {
+	case n < 0:
+		return err
+	case n == 0:
+		f.after()
+	}
+	cmd.SetErr(io.EOF)
+	return io.EOF
+}
+
+// What an acquisition may have left behind does not wait for the end of a migration.
+func (c *shards) undoneWhileHalfMigrated(t *testing.T) {
+	ctx, name := t.Context(), "undone"
+	var m *redistest.Migration
+	client := &forgetful{Client: c.Client(t), match: redistest.Command("evalsha", "eval"), after: func() {
+		assert.NotEmpty(t, c.value(name))
+		m = c.BeginMigration(t, keyOf(name), c.others(t, keyOf(name))[0])
+		m.MoveKeys(t, keyOf(name))
+	}}
+	client.n.Store(3)
+	lk := c.lockerWith(client)
+	_, err := lk.TryAcquire(ctx, name, time.Minute)
+	require.ErrorIs(t, err, io.EOF)
+	c.gone(t, name)
+	m.Finish(t)
+	require.NoError(t, hold(t, lk, name, time.Minute).Release(ctx))
+}
+
+// A primary is lost while a lock on it is held and waited for.
+func TestServerClusterPrimaryIsLost(t *testing.T) {
+	t.Parallel()
+	c := startShards(t)
+	for way, fault := range map[string]struct{ lose, find func(*redistest.Server) }{
+		"killed": {(*redistest.Server).Kill, (*redistest.Server).Restart},
+		"paused": {(*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(way, func(t *testing.T) { c.losePrimary(t, way, fault.lose, fault.find) })
+	}
+}
+
+func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistest.Server)) {
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	tag := "{" + way + "}"
+	kept, short, both := tag+"kept", tag+"short", tag+"both"
+	old := c.Primary(t, keyOf(kept))
+	holders, other, fresh := c.asleep(t), c.asleep(t), c.locker(t)
+
+	// One is held by a process that goes on, one by a process that is gone, and one is
+	// waited for by its own process as well.
+	holder := hold(t, holders, kept, 15*time.Second, redislock.WithWatchdog())
+	busy := hold(t, holders, kept+"2", 6*time.Second, redislock.WithWatchdog())
+	hold(t, holders, short, 2*time.Second)
+	local := hold(t, holders, both, time.Minute)
+	first := c.waiting(ctx, t, other, kept, time.Minute)
+	second := c.waiting(ctx, t, other, short, time.Minute)
+	third := inLine(ctx, t, holders, both, time.Minute)
+	c.settledReplicas(t)
+
+	lose(old)
+	lost := time.Now()
+	served := make(chan time.Time, 3)
+	watch := func(what string, get func() error) {
+		go func() {
+			assert.NoError(t, get(), what)
+			served <- time.Now()
+			t.Logf("%s: %s", what, time.Since(lost))
+		}()
+	}
+	watch("an acquisition by somebody new", func() error {
+		for {
+			lock, err := fresh.TryAcquire(ctx, tag+"new", time.Minute)
+			if err == nil {
+				return lock.Release(ctx)
+			}
+			if ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+	watch("a waiter for a lease that ends", func() error {
+		lock, err := second(t)
+		if err == nil {
+			err = lock.Release(ctx)
+		}
+		return err
+	})
+	watch("a release with one in line", func() error {
+		for {
+			err := local.Release(ctx)
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+	c.WaitForPrimary(t, keyOf(kept), old, 30*time.Second)
+	up := time.Now()
+	t.Logf("fail-over of the cluster: %s", up.Sub(lost))
+	for range 3 {
+		select {
+		case at := <-served:
+			assert.LessOrEqual(t, at.Sub(up), recovery)
+		case <-time.After(20 * time.Second):
+			require.FailNow(t, "service does not resume")
+		}
+	}
+	lock, err := third(t)
+	require.NoError(t, err)
+	require.NoError(t, lock.Release(ctx))
+
+	renewed(t, holder, 8*time.Second)
+	renewed(t, busy, 8*time.Second)
+	released := time.Now()
+	require.NoError(t, holder.Release(ctx))
+	lock, err = first(t)
+	require.NoError(t, err)
+	t.Logf("hand-over after that: %s", time.Since(released))
+	assert.LessOrEqual(t, time.Since(released), wakeUp)
+	assert.Greater(t, lock.Fence(), holder.Fence())
+	require.NoError(t, lock.Release(ctx))
+	c.handedOver(t, kept, holders, other)
+
+	find(old)
+	c.WaitReady(t, 30*time.Second)
+	require.NoError(t, busy.Err())
+	require.NoError(t, busy.Release(ctx))
+	c.handedOver(t, kept, other, holders)
+	c.handedOver(t, short, holders, fresh)
+}
+
+// settledReplicas waits until all replicas have what their primaries have.
+func (c *shards) settledReplicas(t testing.TB) {
+	t.Helper()
+	c.WaitReady(t, 10*time.Second)
+}
