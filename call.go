@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -94,6 +95,7 @@ type call struct {
 	err     error
 
 	finished chan struct{} // is done; nil if nobody can wait for it
+	over     atomic.Bool   // reply and err are set, or about to be
 }
 
 // newCall makes a call that is done by the one who asks.
@@ -107,7 +109,12 @@ func (c *call) willFinish() {
 	c.done = c.finished
 }
 
+// finish ends the call, unless it has ended: a reply that comes after a call was given
+// up is lost.
 func (c *call) finish(reply string, err error) {
+	if !c.over.CompareAndSwap(false, true) {
+		return
+	}
 	c.reply, c.err = reply, err
 	if c.finished != nil {
 		close(c.finished)

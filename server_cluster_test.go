@@ -37,7 +37,9 @@ type shards struct {
 func startShards(t *testing.T) *shards {
 	t.Helper()
 	c := &shards{Cluster: redistest.StartCluster(t, 3, 1), log: &journal{}}
-	c.direct = c.Client(t)
+	c.direct = c.Client(t, func(o *redis.ClusterOptions) {
+		o.MaxRedirects, o.DialTimeout, o.ReadTimeout = 2, time.Second, 200*time.Millisecond // of a lost node
+	})
 	return c
 }
 
@@ -660,7 +662,7 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	// One is held by a process that goes on, one by a process that is gone, and one is
 	// waited for by its own process as well.
 	holder := hold(t, holders, kept, 15*time.Second, redislock.WithWatchdog())
-	busy := hold(t, holders, kept+"2", 6*time.Second, redislock.WithWatchdog())
+	busy := hold(t, holders, kept+"2", 9*time.Second, redislock.WithWatchdog())
 	hold(t, holders, short, 2*time.Second)
 	local := hold(t, holders, both, time.Minute)
 	first := c.waiting(ctx, t, other, kept, time.Minute)
