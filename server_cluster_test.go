@@ -649,6 +649,7 @@ func TestServerClusterPrimaryIsLost(t *testing.T) {
 	} {
 		t.Run(way, func(t *testing.T) { c.losePrimary(t, way, fault.lose, fault.find) })
 	}
+	t.Run("with what it has not replicated", c.loseUnreplicated)
 }
 
 func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistest.Server)) {
@@ -658,6 +659,9 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	kept, short, both := tag+"kept", tag+"short", tag+"both"
 	old := c.Primary(t, keyOf(kept))
 	holders, other, fresh := c.asleep(t), c.asleep(t), c.locker(t)
+	// A client that begins with a silent node is stuck in go-redis (COMMAND, CLUSTER SLOTS).
+	_, err := fresh.Inspect(ctx, "warm")
+	require.NoError(t, err)
 
 	// One is held by a process that goes on, one by a process that is gone, and one is
 	// waited for by its own process as well.
@@ -668,7 +672,7 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	first := c.waiting(ctx, t, other, kept, time.Minute)
 	second := c.waiting(ctx, t, other, short, time.Minute)
 	third := inLine(ctx, t, holders, both, time.Minute)
-	c.settledReplicas(t)
+	c.WaitReady(t, soon) // the replica has it all
 
 	lose(old)
 	lost := time.Now()
@@ -720,7 +724,6 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	lock, err := third(t)
 	require.NoError(t, err)
 	require.NoError(t, lock.Release(ctx))
-
 	renewed(t, holder, 8*time.Second)
 	renewed(t, busy, 8*time.Second)
 	released := time.Now()
@@ -741,8 +744,54 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	c.handedOver(t, short, holders, fresh)
 }
 
-// settledReplicas waits until all replicas have what their primaries have.
-func (c *shards) settledReplicas(t testing.TB) {
+// The replica that takes over does not have the lock. So there is another holder while
+// the first still trusts its lease: it is told at its next renewal, and until then a
+// resource that looks at fences is safe.
+func (c *shards) loseUnreplicated(t *testing.T) {
+	const ttl = 15 * time.Second
+	ctx, name := t.Context(), "unreplicated"
+	old := c.Primary(t, keyOf(name))
+	a, b := c.locker(t), c.locker(t)
+	require.NoError(t, hold(t, a, name, ttl).Release(ctx))
+	_, err := b.Inspect(ctx, name)
+	require.NoError(t, err)
+	replica := c.Replicas(t, old)[0]
+	replica.Pause()
+	old.Do(t, "client", "kill", "type", "replica")
+	first := hold(t, a, name, ttl, redislock.WithWatchdog())
+	old.Kill()
+	replica.Resume()
+	fenced(t, first, b, &resource{}, func() { c.WaitForPrimary(t, keyOf(name), old, 30*time.Second) })
+	old.Restart()
+	c.WaitReady(t, 30*time.Second)
+	c.handedOver(t, name, a, b)
+}
+
+// fenced loses the primary on which first stands, and has b take the lock on the new
+// one.
+func fenced(t *testing.T, first *redislock.Lock, b *redislock.Locker, r *resource, lose func()) {
 	t.Helper()
-	c.WaitReady(t, 10*time.Second)
+	ctx := t.Context()
+	require.True(t, r.write(first.Fence()))
+	lose()
+	up := time.Now()
+	var second *redislock.Lock
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		second, err = b.TryAcquire(ctx, first.Name(), time.Minute)
+		return err == nil
+	}, recovery, tick)
+	t.Logf("acquired anew after %s", time.Since(up))
+	assert.Greater(t, second.Fence(), first.Fence())
+	assert.True(t, r.write(second.Fence()))
+	if first.Err() == nil { // it does not know yet
+		assert.False(t, r.write(first.Fence()), "the resource takes what an old holder writes")
+	}
+	awaitWithin(t, first.Done(), soon+recovery, "loss of the lock that was not replicated")
+	require.ErrorIs(t, first.Err(), redislock.ErrLost)
+	require.ErrorIs(t, first.Release(ctx), redislock.ErrNotHeld)
+	require.NoError(t, second.Err())
+	require.NoError(t, second.Extend(ctx, time.Minute), "it was disturbed by the old one")
+	assert.True(t, r.write(second.Fence()))
+	require.NoError(t, second.Release(ctx))
 }
