@@ -76,11 +76,13 @@ type subscriber interface {
 // newEngine chooses the engine for a client.
 func newEngine(client Client, opts options) engine {
 	var e engine = &pipeline{client: client}
+	var nodes *cluster
 	if c, ok := client.(*redis.ClusterClient); ok {
-		e = newCluster(c)
+		nodes = newCluster(c)
+		e = nodes
 	}
 	if opts.replicas > 0 {
-		e = &replicated{engine: e, client: client, replicas: opts.replicas, timeout: opts.replicaTimeout}
+		e = &replicated{engine: e, client: client, cluster: nodes, replicas: opts.replicas, timeout: opts.replicaTimeout}
 	}
 	return e
 }

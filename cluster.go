@@ -135,19 +135,25 @@ func (t *attendance) look() {
 	t.timer.Reset(silencePause)
 }
 
-// reload looks at the topology. Unlike suspect it does so at once, whatever other look
-// is stuck at a silent node: ForEachMaster begins with one of its own.
+// reload looks at the topology while a node is silent, so that one look may be stuck
+// there.
 func (c *cluster) reload() {
 	if !c.mayReload() {
 		return
 	}
+	c.look()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reloads--
+}
+
+// look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with
+// that.
+func (c *cluster) look() {
 	err := c.client.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
 	if err == nil {
 		c.known.Store(true)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reloads--
 }
 
 func (c *cluster) mayReload() bool {
