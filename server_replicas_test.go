@@ -168,14 +168,12 @@ func TestServerReplicasHaveTheLock(t *testing.T) {
 		}
 	})
 	t.Run("of many goroutines", func(t *testing.T) {
-		c := &crowd{enough: 200, cancel: func() {}}
-		var cancelled context.Context
-		cancelled, c.cancel = context.WithCancel(ctx)
-		defer c.cancel()
-		for p, lk := range []*redislock.Locker{lk, other} {
-			c.counts = append(c.counts, make([]int, 8))
-			for g := range 8 {
-				c.wg.Go(func() { c.work(t, cancelled, cancelled, lk, time.Minute, &c.counts[p][g]) })
+		limited, cancel := context.WithCancel(ctx)
+		defer cancel()
+		c := &crowd{enough: 200, cancel: cancel}
+		for _, lk := range []*redislock.Locker{lk, other} {
+			for range 8 {
+				c.wg.Go(func() { c.work(t, limited, limited, lk, time.Minute, new(int)) })
 			}
 		}
 		c.wg.Wait()

@@ -141,7 +141,7 @@ func (d *watched) losePrimary(t *testing.T, name string, lose, find func(*redist
 	lock, err := first(t)
 	require.NoError(t, err)
 	t.Logf("hand-over after that: %s", time.Since(released))
-	assert.LessOrEqual(t, time.Since(released), lastPause+wakeUp)
+	soonAfter(t, released, up)
 	assert.Greater(t, lock.Fence(), holder.Fence())
 	require.NoError(t, lock.Release(ctx))
 	d.handedOver(t, name, holders, other)
