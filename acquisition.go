@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -165,8 +166,18 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 		}
 		return lock, nil
 	}
-	if a.queued || len(a.unanswered) > 0 || a.claim != nil {
+	stands := errors.Is(err, ErrNotReplicated) && a.claim == nil && !a.giveBack(ctx)
+	if stands || a.queued || len(a.unanswered) > 0 || a.claim != nil {
 		a.undo(ctx)
 	}
 	return nil, a.failed(err)
+}
+
+// giveBack frees a lock that too few replicas have, so that nothing is left when the
+// caller hears of it.
+func (a *acquisition) giveBack(ctx context.Context) bool {
+	bounded, cancel := context.WithTimeout(ctx, undoLimit)
+	defer cancel()
+	_, _, err := a.lk.ask(bounded, a.lk.releaseRequest(&a.keys, a.token, a.ticket(a.inbox), undoLimit))
+	return err == nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -90,11 +91,13 @@ type subscriber interface {
 // newEngine chooses the engine for a client.
 func newEngine(client Client, opts options) engine {
 	var e engine = &pipeline{client: client}
+	var nodes *cluster
 	if c, ok := client.(*redis.ClusterClient); ok {
-		e = newCluster(c)
+		nodes = newCluster(c)
+		e = nodes
 	}
 	if opts.replicas > 0 {
-		e = &replicated{engine: e, client: client, replicas: opts.replicas, timeout: opts.replicaTimeout}
+		e = &replicated{engine: e, client: client, cluster: nodes, replicas: opts.replicas, timeout: opts.replicaTimeout}
 	}
 	return e
 }
@@ -110,6 +113,7 @@ type call struct {
 	floor   time.Duration // of an extension by a quorum: what an earlier one may yet cut the lease to
 
 	finished chan struct{} // is done; nil if nobody can wait for it
+	over     atomic.Bool   // reply and err are set, or about to be
 }
 
 // newCall makes a call that is done by the one who asks.
@@ -123,7 +127,12 @@ func (c *call) willFinish() {
 	c.done = c.finished
 }
 
+// finish ends the call, unless it has ended: a reply that comes after a call was given
+// up is lost.
 func (c *call) finish(reply string, err error) {
+	if !c.over.CompareAndSwap(false, true) {
+		return
+	}
 	c.reply, c.err = reply, err
 	if c.finished != nil {
 		close(c.finished)

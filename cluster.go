@@ -2,8 +2,10 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -19,8 +21,10 @@ type cluster struct {
 	client *redis.ClusterClient
 	known  atomic.Bool // the client knows the topology: asking it does not block any more
 
-	mu    sync.Mutex
-	nodes map[string]*pipeline // by the address of the primary; "" while that is unknown
+	mu       sync.Mutex
+	nodes    map[string]*pipeline // by the address of the primary; "" while that is unknown
+	reloads  int                  // under way, see reload
+	reloaded time.Time            // when the last of them began
 }
 
 func newCluster(client *redis.ClusterClient) *cluster {
@@ -29,7 +33,13 @@ func newCluster(client *redis.ClusterClient) *cluster {
 
 func (c *cluster) start(ctx context.Context, r request) *call { return c.node(r).start(ctx, r) }
 
-func (c *cluster) do(ctx context.Context, r request) *call { return c.node(r).do(ctx, r) }
+// do starts the request all the same: whoever waits in the round trip itself could not
+// be told that the slot has got another primary.
+func (c *cluster) do(ctx context.Context, r request) *call {
+	call := c.start(ctx, r)
+	<-call.done
+	return call
+}
 
 // node is the group commit for the node that a request is about. If its slot has
 // moved, the client follows the redirect all the same.
@@ -39,7 +49,7 @@ func (c *cluster) node(r request) *pipeline {
 	defer c.mu.Unlock()
 	p := c.nodes[addr]
 	if p == nil {
-		p = &pipeline{client: c.client, after: c.after}
+		p = &pipeline{client: c.client, after: c.after, attend: func(batch []*call) func() { return c.attend(addr, batch) }}
 		c.nodes[addr] = p
 	}
 	return p
@@ -68,3 +78,91 @@ func (c *cluster) after(failure error) {
 // suspect has the client load the topology anew, in the background. It does so at
 // most five times a second.
 func (c *cluster) suspect() { c.client.ReloadState(context.Background()) }
+
+const (
+	// silence is how long a node may take over a round trip until the topology is
+	// looked at, and again after each silencePause.
+	silence      = time.Second
+	silencePause = 300 * time.Millisecond
+	// reloadsAtOnce bounds how many looks at the topology are under way. Each asks a node
+	// at random, and one that asks the silent node takes as long as the client's
+	// time-outs: of six nodes, five seconds and a look every silencePause that is three.
+	reloadsAtOnce = 10
+)
+
+// attend looks after a round trip to a node that may have fallen silent. A connection
+// to a machine that is gone, or stands still, gives no error until the client's
+// time-out, long after the cluster has replaced it. So when the slot of a call has got
+// another primary the call is given up, and can be made anew there.
+func (c *cluster) attend(addr string, batch []*call) (stop func()) {
+	t := &attendance{cluster: c, addr: addr, batch: batch}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timer = time.AfterFunc(silence, t.look)
+	return t.stop
+}
+
+type attendance struct {
+	cluster *cluster
+	addr    string // of the node that was asked; "" if that is unknown, and so may be another
+
+	mu    sync.Mutex
+	batch []*call // nil when it is over
+	timer *time.Timer
+}
+
+func (t *attendance) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.batch = nil
+	t.timer.Stop()
+}
+
+var errReplaced = errors.New("no reply, and the slot has got another primary")
+
+func (t *attendance) look() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.batch == nil {
+		return
+	}
+	for _, call := range t.batch {
+		if addr, on := t.cluster.home(call.request.key()); on != nil && addr != t.addr {
+			call.finish("", errReplaced)
+		}
+	}
+	go t.cluster.reload()
+	t.timer.Reset(silencePause)
+}
+
+// reload looks at the topology while a node is silent, so that one look may be stuck
+// there.
+func (c *cluster) reload() {
+	if !c.mayReload() {
+		return
+	}
+	c.look()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reloads--
+}
+
+// look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with
+// that.
+func (c *cluster) look() {
+	err := c.client.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
+	if err == nil {
+		c.known.Store(true)
+	}
+}
+
+func (c *cluster) mayReload() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reloads == reloadsAtOnce || time.Since(c.reloaded) < silencePause/2 {
+		return false
+	}
+	c.reloads++
+	c.reloaded = time.Now()
+	return true
+}

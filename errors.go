@@ -110,10 +110,7 @@ func (e *notSentError) Unwrap() error { return e.err }
 
 // notReplicatedError is an ErrNotReplicated with its reason. The reason is a text only:
 // a server's answer would say that nothing was executed.
-type notReplicatedError struct {
-	reason    string
-	givenBack bool // the lock was released again
-}
+type notReplicatedError struct{ reason string }
 
 func (e *notReplicatedError) Error() string { return ErrNotReplicated.Error() + ": " + e.reason }
 
@@ -199,7 +196,6 @@ func maybeExecuted(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
 	var unsent *notSentError
-	var few *notReplicatedError
 	var several *quorumError
 	var unasked *unaskedError
 	switch {
@@ -207,10 +203,10 @@ func maybeExecuted(err error) bool {
 		return several.maybeExecuted
 	case errors.As(err, &unasked):
 		return false
-	case err == nil, errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
+	case err == nil, errors.Is(err, ErrNotReplicated): // it was, and is answered: see giveBack
 		return false
-	case errors.As(err, &few):
-		return !few.givenBack
+	case errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
+		return false
 	case errors.As(err, &network) && network.Op == "dial":
 		return false
 	}

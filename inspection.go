@@ -46,8 +46,9 @@ func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 	return lock, nil
 }
 
-func (lk *Locker) inspect(ctx context.Context, keys lockKeys) (r inspectReply, err error) {
-	_, reply, err := lk.persist(ctx, inspectScript.request(lk.replyLimit(0), keys.all()))
+// inspect reads what stands under the keys of one lock, or under the first of them.
+func (lk *Locker) inspect(ctx context.Context, keys []any) (r inspectReply, err error) {
+	_, reply, err := lk.persist(ctx, inspectScript.request(lk.replyLimit(0), keys))
 	if err != nil {
 		return r, err
 	}

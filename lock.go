@@ -172,7 +172,7 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	keys, err := lk.keysFor(name)
 	if err == nil {
 		var r inspectReply
-		if r, err = lk.inspect(ctx, keys); err == nil {
+		if r, err = lk.inspect(ctx, keys.all()); err == nil {
 			return r.info(), nil
 		}
 	}
@@ -380,7 +380,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if errors.Is(l.Err(), ErrReleased) {
 		return 0, l.failed(opTTL, ErrReleased)
 	}
-	r, err := l.lk.inspect(ctx, l.keys)
+	r, err := l.lk.inspect(ctx, l.keys.all()[:1])
 	if err == nil && !r.heldBy(l.token) {
 		err = ErrNotHeld
 	}

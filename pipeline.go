@@ -37,7 +37,8 @@ const (
 // everybody waits.
 type pipeline struct {
 	client Client
-	after  func(failure error) // told of every round trip; may be nil
+	attend func([]*call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
+	after  func(failure error)         // told of what every round trip came to; may be nil
 
 	mu      sync.Mutex
 	trips   []trip  // under way, without those that are overdue
@@ -186,7 +187,7 @@ func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished 
 	for i, c := range batch {
 		commands[i] = once{redis.NewCmd(c.ctx, c.request.line...)}
 	}
-	trip := p.send(batch, commands)
+	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend
 	for i, c := range batch {
 		reply, failure := commands[i].result(trip)
@@ -203,6 +204,13 @@ func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished 
 		p.after(worst)
 	}
 	return unfinished
+}
+
+func (p *pipeline) attended(batch []*call, commands []once) error {
+	if p.attend != nil && len(batch) > 0 {
+		defer p.attend(batch)()
+	}
+	return p.send(batch, commands)
 }
 
 // send hands commands to the client, which notes in each what became of it. One by

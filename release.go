@@ -224,7 +224,7 @@ func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	request.claim = l.claim
 	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
-		c, reply, err = l.lk.ask(ctx, releaseAlone.request(limit, l.keys.all()[:1], l.token))
+		c, reply, err = l.lk.ask(ctx, request.releaseAlone())
 	}
 	var r releaseReply
 	if err == nil {
@@ -275,4 +275,10 @@ func (lk *Locker) handOverRequest(keys *lockKeys, token, ticket string, next *ac
 	}
 	return releaseScript.request(limit, keys.all(), token, lk.fenceRetention(next.ttl), "",
 		ticket, lifetime, next.value(), milliseconds(next.ttl))
+}
+
+// releaseAlone is a request to release that frees the lock, and leaves the queue as it
+// is.
+func (r request) releaseAlone() request {
+	return releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
 }

@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,9 +15,13 @@ import (
 // in a pipeline by themselves: WAIT blocks the connection, and everybody behind. A lock
 // that was handed over by somebody else is confirmed in the same way (see lockOf): the
 // script then writes the lease once more.
+//
+// Where too few have, it is the acquisition that frees the lock, since only it knows
+// that no other request of its is about to succeed.
 type replicated struct {
 	engine
 	client   Client
+	cluster  *cluster // nil if it is one server
 	replicas int
 	timeout  time.Duration
 }
@@ -37,29 +40,66 @@ func (e *replicated) do(ctx context.Context, r request) *call {
 	if r.script != acquireScript {
 		return e.engine.do(ctx, r)
 	}
+	if e.cluster != nil { // see (*cluster).do
+		c := e.start(ctx, r)
+		<-c.done
+		return c
+	}
 	c := newCall(ctx, r)
 	e.acquire(c)
 	return c
 }
 
 func (e *replicated) acquire(c *call) {
+	if e.cluster != nil {
+		addr, _ := e.cluster.home(c.request.key())
+		defer e.cluster.attend(addr, []*call{c})()
+	}
 	reply, err := e.acquireAndWait(c.ctx, c.request)
 	if isNoScript(err) {
 		reply, err = e.acquireAndWait(c.ctx, c.request.withSource())
 	}
-	var few *notReplicatedError
-	if errors.As(err, &few) {
-		few.givenBack = e.giveBack(c)
-	}
 	c.finish(reply, err)
 }
 
-// acquireAndWait makes one round trip.
+// acquireAndWait makes one round trip, or two if the slot has moved: a cluster's client
+// follows that, but the client of one node does not.
 func (e *replicated) acquireAndWait(ctx context.Context, r request) (string, error) {
-	client, err := e.primary(ctx, r)
+	if e.cluster == nil {
+		return e.tripTo(ctx, e.client, r)
+	}
+	reply, err := e.tripToPrimary(ctx, r)
+	if _, moved := redis.IsMovedError(err); moved {
+		e.cluster.look()
+		reply, err = e.tripToPrimary(ctx, r)
+	}
+	if err = passing(err); err == nil || isTransient(err) {
+		e.cluster.after(err)
+	}
+	return reply, err
+}
+
+// tripToPrimary does not use the cluster's client itself, which sends WAIT to any node.
+func (e *replicated) tripToPrimary(ctx context.Context, r request) (string, error) {
+	node, err := e.cluster.client.MasterForKey(ctx, r.key())
 	if err != nil {
 		return "", err
 	}
+	return e.tripTo(ctx, node, r)
+}
+
+// passing makes an error that passes of a redirect.
+func passing(err error) error {
+	if _, moved := redis.IsMovedError(err); moved {
+		return fmt.Errorf("the slot has moved: %s", err) // not wrapped: to be tried again
+	}
+	if _, asking := redis.IsAskError(err); asking {
+		return fmt.Errorf("the slot is moving: %s", err)
+	}
+	return err
+}
+
+func (e *replicated) tripTo(ctx context.Context, client Client, r request) (string, error) {
 	script := once{redis.NewCmd(ctx, r.line...)}
 	wait := once{redis.NewCmd(ctx, "wait", e.replicas, milliseconds(e.timeout))}
 	pipe := client.Pipeline()
@@ -68,7 +108,7 @@ func (e *replicated) acquireAndWait(ctx context.Context, r request) (string, err
 	_, trip := pipe.Exec(ctx)
 	reply, err := script.result(trip)
 	if err != nil {
-		return "", e.redirected(err)
+		return "", err
 	}
 	if answer, err := parseAcquire(reply); err != nil || !answer.acquired {
 		return reply, err
@@ -88,43 +128,4 @@ func (e *replicated) enough(wait once) error {
 		return &notReplicatedError{reason: err.Error()}
 	}
 	return &notReplicatedError{reason: fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, e.replicas, e.timeout)}
-}
-
-// primary is the client to one server, since a cluster's sends WAIT to any.
-func (e *replicated) primary(ctx context.Context, r request) (Client, error) {
-	if c, ok := e.client.(*redis.ClusterClient); ok {
-		return c.MasterForKey(ctx, r.key())
-	}
-	return e.client, nil
-}
-
-// redirected makes an error that passes of a redirect, which the client of one node
-// does not follow.
-func (e *replicated) redirected(err error) error {
-	if _, ok := e.client.(*redis.ClusterClient); !ok {
-		return err
-	}
-	e.suspect()
-	if _, moved := redis.IsMovedError(err); moved {
-		return fmt.Errorf("the slot has moved: %s", err) // not wrapped: to be tried again
-	}
-	if _, asking := redis.IsAskError(err); asking {
-		return fmt.Errorf("the slot is moving: %s", err)
-	}
-	return err
-}
-
-// giveBack frees the lock, so that nothing is left when the caller hears of it. If that
-// fails it is undone in the background, as other acquisitions are.
-func (e *replicated) giveBack(c *call) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), undoLimit)
-	defer cancel()
-	keys, args := c.request.keys(), c.request.args()
-	back := e.engine.start(ctx, releaseScript.request(undoLimit, keys, args[0], args[3]))
-	select {
-	case <-back.done:
-		return back.err == nil
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -98,7 +98,10 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 	t.Parallel()
 	const majority, timeout = 2, 300 * time.Millisecond
 	q := newQuorumRig(t, 3)
-	lk := q.lockerWith(t, q.clients(t, func(o *redis.Options) { o.PoolSize = 1000 }), redislock.WithNodeTimeout(timeout))
+	free := make(chan *redislock.Locker, 8) // one for each name at a time: what shares a round trip shares its fate
+	for range cap(free) {
+		free <- q.lockerWith(t, q.clients(t, func(o *redis.Options) { o.PoolSize = 1000 }), redislock.WithNodeTimeout(timeout))
+	}
 	states := []string{"free", "taken", "down", "silent", "slow"}
 	begin := func(r *rig, state, name string) (end func()) {
 		asks := r.opOn("acquire", name)
@@ -114,7 +117,6 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 		}
 		return func() {}
 	}
-	limit := make(chan struct{}, 8)
 	var wg sync.WaitGroup
 	for i := range len(states) * len(states) * len(states) {
 		now := []string{states[i%5], states[i/5%5], states[i/25]}
@@ -126,9 +128,9 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 		count := func(state string) int {
 			return 3 - len(slices.DeleteFunc(slices.Clone(now), func(s string) bool { return s == state }))
 		}
-		limit <- struct{}{}
+		lk := <-free
 		wg.Go(func() {
-			defer func() { <-limit }()
+			defer func() { free <- lk }()
 			var lock *redislock.Lock
 			var err error
 			took := timed(func() { lock, err = lk.TryAcquire(t.Context(), name, time.Hour) })

@@ -58,7 +58,11 @@ var rigs atomic.Int64
 // now on are told apart from those of parallel tests by a label.
 func newRig(t *testing.T, opts ...redistest.Option) *rig {
 	t.Helper()
-	server := redistest.Start(t, opts...)
+	return newRigOn(t, redistest.Start(t, opts...))
+}
+
+func newRigOn(t *testing.T, server *redistest.Server) *rig {
+	t.Helper()
 	r := &rig{
 		server:  server,
 		relay:   redistest.NewRelay(t, server.Addr()),

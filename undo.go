@@ -111,7 +111,12 @@ func (u *undoing) withdraw() error {
 	defer func() { <-u.lk.undoSlots }()
 	ctx, cancel := context.WithTimeout(u.ctx, undoLimit)
 	defer cancel()
-	_, reply, err := u.lk.ask(ctx, u.lk.releaseRequest(&u.keys, u.token, u.ticket, undoLimit))
+	request := u.lk.releaseRequest(&u.keys, u.token, u.ticket, undoLimit)
+	_, reply, err := u.lk.ask(ctx, request)
+	split := err
+	if isSplit(split) { // the ticket has to wait until the slot has moved, but not the lock
+		_, reply, err = u.lk.ask(ctx, request.releaseAlone())
+	}
 	if err != nil {
 		u.failed = true
 		return err
@@ -119,6 +124,9 @@ func (u *undoing) withdraw() error {
 	r, err := parseRelease(reply)
 	if r.found || u.failed {
 		u.lk.lines.askHead(u.keys.lock)
+	}
+	if err == nil && u.ticket != "" {
+		err = split
 	}
 	return err
 }
