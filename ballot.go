@@ -204,8 +204,12 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 		}
 		c := ro.calls[node]
 		v, err := voteNo, c.err
-		if err == nil && tookNode(c.reply) {
+		switch {
+		case err != nil || c.reply == "0":
+		case c.reply == "1":
 			v = voteYes
+		default:
+			err = unexpected(c.reply)
 		}
 		t.add(node, v, err)
 	}

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -48,6 +49,44 @@ func (r request) withSource() request {
 	r.line = slices.Clone(r.line)
 	r.line[0], r.line[1] = "eval", r.script.source
 	return r
+}
+
+// counted is the same request, but notes how often it was written.
+func (r request) counted() request {
+	r.line = slices.Clone(r.line)
+	r.line[1] = &counted{text: r.line[1].(string)}
+	return r
+}
+
+// counted is an argument that counts how often it was written to a connection.
+type counted struct {
+	text  string
+	times int
+}
+
+// MarshalBinary is what go-redis asks when it writes.
+func (a *counted) MarshalBinary() ([]byte, error) {
+	a.times++
+	return []byte(a.text), nil
+}
+
+func (a *counted) String() string { return a.text }
+
+// explains tells whether err is why a command failed whose argument this is. A cluster's
+// client sends what was redirected, or found no connection, once more. If it then has no
+// reply, but its neighbours in the pipeline have failed before it, go-redis leaves the
+// error of the earlier try in its place, by which nothing was executed.
+func (a *counted) explains(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	_, asking := redis.IsAskError(err)
+	var answer redis.Error
+	switch {
+	case moved || asking:
+		return a.times <= 1
+	case errors.As(err, &answer):
+		return true
+	}
+	return a.times == 0 || maybeExecuted(err)
 }
 
 // replyLimit is how long a request about a lock with this TTL waits for its

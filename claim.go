@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -108,7 +109,7 @@ func (s *stake) look() {
 		if !call.answered() {
 			return false
 		}
-		s.held = s.held || call.err == nil && tookNode(call.reply)
+		s.held = s.held || call.err == nil && tookNode(call.reply) || errors.Is(call.err, ErrNotReplicated)
 		return true
 	})
 }

@@ -49,7 +49,7 @@ func (c *cluster) node(r request) *pipeline {
 	defer c.mu.Unlock()
 	p := c.nodes[addr]
 	if p == nil {
-		p = &pipeline{client: c.client, after: c.after, attend: func(batch []*call) func() { return c.attend(addr, batch) }}
+		p = &pipeline{client: c.client, redirected: true, after: c.after, attend: func(batch []*call) func() { return c.attend(addr, batch) }}
 		c.nodes[addr] = p
 	}
 	return p

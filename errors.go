@@ -108,6 +108,19 @@ func (e *notSentError) Error() string { return "not sent: " + e.err.Error() }
 
 func (e *notSentError) Unwrap() error { return e.err }
 
+// resentError says that a command was sent again after an earlier try, and got no reply
+// then. The error of the earlier one is a text only: it would say that nothing was
+// executed.
+type resentError struct{ before string }
+
+func (e *resentError) Error() string {
+	return "no reply from Redis when it was sent again after: " + e.before
+}
+
+// Timeout makes it one that may be executed late: it is not known whether the connection
+// has ended.
+func (e *resentError) Timeout() bool { return true }
+
 // notReplicatedError is an ErrNotReplicated with its reason. The reason is a text only:
 // a server's answer would say that nothing was executed.
 type notReplicatedError struct{ reason string }
@@ -180,7 +193,7 @@ func hasState(answer error, states ...string) bool {
 // maybeLate tells whether a request that ended in err can still be executed at any
 // time: nobody has seen its connection end.
 func maybeLate(err error) bool {
-	return maybeExecuted(err) && (isContextError(err) || isTimeout(err))
+	return maybeExecuted(err) && (isContextError(err) || isTimeout(err) || errors.Is(err, errReplaced))
 }
 
 func isTimeout(err error) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -116,4 +117,26 @@ func checkKeys(t *testing.T, onCluster *Locker, prefix, name string) {
 	for _, key := range []string{keys.lock, keys.fence, keys.queue} {
 		require.Equal(t, keySlot(keys.lock), keySlot(key), "%q and %q", keys.lock, key)
 	}
+}
+
+// FuzzReplies: whatever a server says, only what the scripts can say is good news.
+func FuzzReplies(f *testing.F) {
+	for _, reply := range []string{"", "0", "1", "1 0", "7 3", "0 1 ", "1 1 5", "1 2 5 9", "9 0", "5 7", "0 -1 5 1", "-2 0 0 ", "9223372036854775808 1", "t 0 0"} {
+		f.Add(reply)
+	}
+	f.Fuzz(func(t *testing.T, reply string) {
+		first, _, _ := strings.Cut(reply, " ")
+		n, _ := strconv.ParseInt(first, 10, 64)
+		a, err := parseAcquire(reply)
+		require.True(t, !a.acquired || err == nil && a.fence > 0 && a.fence == n)
+		e, err := parseExtend(reply)
+		require.True(t, !e.held || err == nil && n == 1)
+		r, err := parseRelease(reply)
+		require.True(t, !r.found || err == nil && n == 1)
+		require.True(t, err == nil || r == releaseReply{})
+		_, _ = parseInspect(reply)
+		_, _, _ = parseGrant(reply)
+		_ = tookNode(reply)
+		require.Less(t, len(unexpected(reply).Error()), 300)
+	})
 }

@@ -40,6 +40,8 @@ type pipeline struct {
 	attend func([]*call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
 	after  func(failure error)         // told of what every round trip came to; may be nil
 
+	redirected bool // the client sends a command again when another server is in charge
+
 	mu      sync.Mutex
 	trips   []trip  // under way, without those that are overdue
 	last    int     // number of a trip
@@ -173,19 +175,23 @@ func (p *pipeline) look() {
 // forgotten (restart, failover, SCRIPT FLUSH): their source makes it know them again.
 func (p *pipeline) execute(batch []*call) {
 	batch = slices.DeleteFunc(batch, (*call).isTooLate)
-	forgotten := p.roundTrip(batch, isNoScript)
-	for _, c := range forgotten {
-		c.request = c.request.withSource()
-	}
-	p.roundTrip(forgotten, func(error) bool { return false })
+	forgotten := p.roundTrip(batch, false)
+	p.roundTrip(forgotten, true)
 }
 
-// roundTrip sends a batch and finishes its calls, but for those that are to be sent
-// again.
-func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished []*call) {
+// roundTrip sends a batch, with the source of each script or by its name, and finishes
+// its calls, but for those whose script is not known by that.
+func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten []*call) {
 	commands := make([]once, len(batch))
 	for i, c := range batch {
-		commands[i] = once{redis.NewCmd(c.ctx, c.request.line...)}
+		r := c.request // which is not changed: its caller may be reading it
+		if whole {
+			r = r.withSource()
+		}
+		if p.redirected && len(batch) > 1 {
+			r = r.counted()
+		}
+		commands[i] = once{redis.NewCmd(c.ctx, r.line...)}
 	}
 	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend
@@ -194,8 +200,8 @@ func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished 
 		if failure != nil && isTransient(failure) {
 			worst = failure
 		}
-		if again(failure) {
-			unfinished = append(unfinished, c)
+		if !whole && isNoScript(failure) {
+			forgotten = append(forgotten, c)
 		} else {
 			c.finish(reply, failure)
 		}
@@ -203,7 +209,7 @@ func (p *pipeline) roundTrip(batch []*call, again func(error) bool) (unfinished 
 	if p.after != nil && len(batch) > 0 {
 		p.after(worst)
 	}
-	return unfinished
+	return forgotten
 }
 
 func (p *pipeline) attended(batch []*call, commands []once) error {

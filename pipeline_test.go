@@ -282,3 +282,40 @@ func TestAHookThatPanicsLeavesNothingUnderWay(t *testing.T) {
 		requireIdle(t, lk)
 	})
 }
+
+func TestACallerLeavesWhileAScriptIsRepeated(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		_, _ = lk.Inspect(t.Context(), "x")
+		r.slow()
+		for i := range 20 {
+			require.NoError(t, r.admin.ScriptFlush(t.Context()).Err())
+			ctx, cancel := context.WithTimeout(t.Context(), flight+flight/2)
+			_, err := lk.TryAcquire(ctx, fmt.Sprint(i), time.Minute)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			cancel()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// odd is a hook that has every script answered with nothing, although it was executed.
+type odd struct{ trips }
+
+func (*odd) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		_ = next(ctx, cmd)
+		return redis.Nil
+	}
+}
+
+func TestAnEmptyReplyMayMeanAnything(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		client := r.connect()
+		client.AddHook(&odd{})
+		_, err := r.lockerOn(client).TryAcquire(t.Context(), "a", time.Minute)
+		require.ErrorContains(t, err, "unexpected reply")
+		time.Sleep(time.Second)
+		require.False(t, r.Exists("lock:a"), "undone")
+	})
+}

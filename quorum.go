@@ -140,7 +140,7 @@ func checkClients(clients []Client) error {
 		case *redis.ClusterClient:
 			return fmt.Errorf("client %d is a *redis.ClusterClient; a quorum needs single primaries, which do not fail over", i+1)
 		}
-		if !reflect.TypeOf(client).Comparable() {
+		if !reflect.ValueOf(client).Comparable() { // all the way down: it may be a wrapper
 			continue
 		}
 		if first, twice := seen[client]; twice {

@@ -1252,3 +1252,43 @@ func (f *fight) leave(lock *Lock) {
 		f.holder = nil
 	}
 }
+
+func TestQuorumNotReplicatedLeavesNothing(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		lk := q.locker(WithReplicas(1, 10*time.Millisecond))
+		_, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.ErrorIs(t, err, ErrNotReplicated)
+		time.Sleep(2 * nodeTimeout)
+		require.Equal(t, []string{"", "", ""}, q.values("a"))
+	})
+}
+
+func TestQuorumFenceIsNotWrittenByAnOddReply(t *testing.T) {
+	for _, odd := range []string{"OK", "2", "-1", "x y"} {
+		inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+			for _, r := range q.nodes {
+				r.mu.Lock()
+				r.pretend[opRaise] = odd
+				r.mu.Unlock()
+			}
+			q.setClocks(0, time.Second, 2*time.Second)
+			_, err := q.TryAcquire(t.Context(), "a", time.Minute)
+			require.Error(t, err)
+		})
+	}
+}
+
+// wrapper and oddClient are clients that cannot be compared, which the first does not show.
+type oddClient struct {
+	Client
+	_ []int
+}
+
+type wrapper struct{ Client }
+
+func TestNewQuorumOfWrappers(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		_, err := NewQuorum([]Client{wrapper{oddClient{Client: r.client}}, wrapper{oddClient{Client: r.client}}})
+		require.ErrorContains(t, err, "same server")
+	})
+}

@@ -99,7 +99,17 @@ func (cmd once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
 	}
-	return cmd.Text()
+	text, err := cmd.Text()
+	switch {
+	case err == nil:
+		return text, nil
+	case errors.Is(err, redis.Nil): // it is no error of the server, and may mean anything
+		return "", unexpected("nil")
+	}
+	if count, ok := cmd.Args()[1].(*counted); ok && !count.explains(err) {
+		return "", &resentError{err.Error()}
+	}
+	return "", err
 }
 
 // isNoScript looks at the whole text of a server's answer: proxies and some
@@ -155,7 +165,7 @@ func parseExtend(reply string) (r extendReply, err error) {
 	switch {
 	case err != nil || n[0] == 0:
 		return r, err
-	case count < 2:
+	case count < 2 || n[0] != 1:
 		return r, unexpected(reply)
 	}
 	return extendReply{held: true, fence: n[1]}, nil
@@ -183,6 +193,8 @@ func parseRelease(reply string) (r releaseReply, err error) {
 	switch {
 	case err != nil || n[0] == 0:
 		return r, err
+	case n[0] != 1:
+		return r, unexpected(reply)
 	case count == 2 && n[1] == nextNone:
 		return releaseReply{found: true}, nil
 	case count == 3 && n[1] == nextGranted: // the fence is the time
