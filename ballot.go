@@ -249,7 +249,7 @@ func (b *ballot) await(ro *round) {
 		if !ok {
 			return
 		}
-		if c := ro.calls[node]; c.answered() {
+		if c := ro.calls[node]; c.err == nil && c.reply == "1" { // else the token may stand there
 			b.claim.freed(node)
 		}
 	}

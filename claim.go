@@ -157,8 +157,8 @@ func (c *claim) handBack(ctx context.Context, attempt int, nodes []int, bound in
 	return c.q.send(ctx, limit, handBackScript.request(limit, c.keys.all()[:2], c.token, bound), nodes)
 }
 
-// freed notes that a node has answered to a hand-back or release, so that the token does
-// not stand there, unless a late request puts it there again.
+// freed notes that a node was freed by a hand-back or release, so that the token does not
+// stand there, unless a late request puts it there again.
 func (c *claim) freed(node int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

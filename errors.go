@@ -175,7 +175,8 @@ func isTransient(err error) bool {
 // keys may stand on one node and some on another. It was not executed.
 func isSplit(err error) bool {
 	var answer redis.Error
-	return err != nil && errors.As(err, &answer) && hasState(answer, "TRYAGAIN")
+	var several *quorumError // whose nodes are no cluster
+	return err != nil && !errors.As(err, &several) && errors.As(err, &answer) && hasState(answer, "TRYAGAIN")
 }
 
 // hasState looks for a state anywhere in the text, not only at its start: an

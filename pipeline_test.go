@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 type trips struct {
 	mu      sync.Mutex
 	sizes   []int
+	named   int            // scripts that were sent by their name
 	sources map[string]int // scripts that were sent as a whole
 	panic   bool           // instead of sending
 }
@@ -47,8 +49,11 @@ func (h *trips) note(cmds ...redis.Cmder) {
 	}
 	h.sizes = append(h.sizes, len(cmds))
 	for _, cmd := range cmds {
-		if cmd.Name() == "eval" {
+		switch cmd.Name() {
+		case "eval":
 			h.sources[cmd.Args()[1].(string)]++
+		case "evalsha":
+			h.named++
 		}
 	}
 }
@@ -299,23 +304,47 @@ func TestACallerLeavesWhileAScriptIsRepeated(t *testing.T) {
 	})
 }
 
-// odd is a hook that has every script answered with nothing, although it was executed.
-type odd struct{ trips }
-
-func (*odd) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		_ = next(ctx, cmd)
-		return redis.Nil
-	}
-}
-
 func TestAnEmptyReplyMayMeanAnything(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
-		client := r.connect()
-		client.AddHook(&odd{})
-		_, err := r.lockerOn(client).TryAcquire(t.Context(), "a", time.Minute)
+		r.Server().SetPreHook(func(peer *server.Peer, cmd string, args ...string) bool {
+			if operation(cmd, args) == opAcquire {
+				peer.WriteNull()
+				return true
+			}
+			return r.hook(peer, cmd, args...)
+		})
+		_, err := r.locker().TryAcquire(t.Context(), "a", time.Minute)
 		require.ErrorContains(t, err, "unexpected reply")
-		time.Sleep(time.Second)
-		require.False(t, r.Exists("lock:a"), "undone")
+		synctest.Wait()
+		require.Positive(t, r.requests(opRelease), "it is undone")
+	})
+}
+
+func TestRepliesThatCameBeforeTheConnectionWasLostCount(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		h := r.countTrips()
+		r.slow()
+		r.occupy(lk)
+		const n, fatal = 10, 6
+		var mu sync.Mutex
+		asked := 0
+		r.answerWith(func(string) string {
+			mu.Lock()
+			asked++
+			lost := asked == pipelines+fatal
+			mu.Unlock()
+			if lost {
+				time.Sleep(flight) // the replies to the others arrive
+				r.net.cut()
+			}
+			return ""
+		})
+		together(n, func(i int) {
+			_, err := lk.TryAcquire(t.Context(), fmt.Sprint(i), time.Minute)
+			assert.NoError(t, err)
+		})
+		const again = n - (fatal - 1) + (pipelines - 1) // on what they were sent first, the other connections are lost as well
+		require.LessOrEqual(t, h.named, pipelines+n+again, "only those without a reply are sent again")
 	})
 }

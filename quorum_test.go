@@ -1292,3 +1292,32 @@ func TestNewQuorumOfWrappers(t *testing.T) {
 		require.ErrorContains(t, err, "same server")
 	})
 }
+
+func TestQuorumHandBackThatIsRefusedIsMadeLater(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		for _, r := range q.nodes[:2] {
+			r.take("lock:a")
+			r.slow() // they answer when the third has granted its vote
+		}
+		q.nodes[2].answerOnce(opHandBack, "BUSY Redis is busy running a script")
+		_, err := q.TryAcquire(t.Context(), "a", time.Minute)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.Equal(t, 1, q.nodes[2].requests(opHandBack))
+		time.Sleep(time.Second)
+		require.Empty(t, q.nodes[2].value("lock:a"))
+	})
+}
+
+func TestQuorumReleaseWithOddRepliesMayHaveBeenExecuted(t *testing.T) {
+	inQuorum(t, 1, func(t *testing.T, q *fakeQuorum) {
+		lock := q.acquire("a", time.Minute)
+		for _, r := range q.nodes {
+			r.mu.Lock()
+			r.pretend[opRelease] = "what"
+			r.mu.Unlock()
+		}
+		_, err := lock.requestRelease(t.Context())
+		require.Error(t, err)
+		require.True(t, maybeExecuted(err), "%v", err)
+	})
+}

@@ -121,7 +121,8 @@ func (t *tally) failure() error {
 		case v == noVote && call != nil && t.round.timedOut(): // else nobody has waited for it
 			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, t.limit))
 		}
-		e.maybeExecuted = e.maybeExecuted || call != nil && (v == voteYes || !call.answered())
+		e.maybeExecuted = e.maybeExecuted || call != nil &&
+			(v == voteYes || !call.answered() || v == noAnswer && call.err == nil) // the last: nobody can read what it says
 	}
 	return e
 }

@@ -99,6 +99,9 @@ func (cmd once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
 	}
+	if text, read := cmd.Val().(string); read {
+		return text, nil // a connection that was lost behind it fails the whole pipeline
+	}
 	text, err := cmd.Text()
 	switch {
 	case err == nil:
