@@ -99,7 +99,7 @@ func (cmd once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
 	}
-	if text, read := cmd.Val().(string); read {
+	if text, read := cmd.Val().(string); read && text != "" { // empty: it may have been cut off
 		return text, nil // a connection that was lost behind it fails the whole pipeline
 	}
 	text, err := cmd.Text()

@@ -258,3 +258,11 @@ func TestCommandsAreNeverRepeatedByTheClient(t *testing.T) {
 		})
 	}
 }
+
+func TestAReplyThatWasCutOffIsNone(t *testing.T) {
+	cmd := once{redis.NewCmd(t.Context(), "evalsha", "name")}
+	cmd.SetVal("") // as go-redis does
+	cmd.SetErr(context.DeadlineExceeded)
+	_, err := cmd.result(nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
