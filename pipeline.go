@@ -196,6 +196,9 @@ func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten []*call) {
 	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend
 	for i, c := range batch {
+		if len(batch) > 1 {
+			commands[i].keep()
+		}
 		reply, failure := commands[i].result(trip)
 		if failure != nil && isTransient(failure) {
 			worst = failure

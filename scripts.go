@@ -93,14 +93,19 @@ type once struct{ *redis.Cmd }
 // NoRetry is go-redis's question (since 9.19). It holds for a whole pipeline.
 func (once) NoRetry() bool { return true }
 
+// keep has a reply count that was read. go-redis fails a whole pipeline if the connection
+// is lost behind it. (An empty one may have been cut off.)
+func (cmd once) keep() {
+	if text, read := cmd.Val().(string); read && text != "" {
+		cmd.SetErr(nil)
+	}
+}
+
 // result is the reply of a script, which is always a text. trip is the error of the
 // round trip as a whole: that of a hook which did not let the command through.
 func (cmd once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
-	}
-	if text, read := cmd.Val().(string); read && text != "" { // empty: it may have been cut off
-		return text, nil // a connection that was lost behind it fails the whole pipeline
 	}
 	text, err := cmd.Text()
 	switch {

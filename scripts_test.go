@@ -263,6 +263,7 @@ func TestAReplyThatWasCutOffIsNone(t *testing.T) {
 	cmd := once{redis.NewCmd(t.Context(), "evalsha", "name")}
 	cmd.SetVal("") // as go-redis does
 	cmd.SetErr(context.DeadlineExceeded)
+	cmd.keep()
 	_, err := cmd.result(nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
