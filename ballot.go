@@ -424,21 +424,25 @@ func (b *ballot) inspect() (string, error) {
 // sightings are what nodes say of one lock.
 type sightings struct {
 	q     *quorum
-	by    map[string][]inspectReply // by token; empty: free
+	by    map[string][]inspectReply // by token and a space; empty: free
 	fence int64
 }
 
 func (s *sightings) add(r inspectReply) {
-	token, _, _ := strings.Cut(r.value, " ")
-	s.by[token] = append(s.by[token], r)
+	holder := ""
+	if r.left != -2 { // the value may be empty all the same
+		token, _, _ := strings.Cut(r.value, " ")
+		holder = token + " "
+	}
+	s.by[holder] = append(s.by[holder], r)
 	s.fence = max(s.fence, r.fence)
 }
 
 // holder is what a majority holds, or nil. Its lease is that of the majority that lasts
 // longest.
 func (s *sightings) holder() *inspectReply {
-	for token, replies := range s.by {
-		if token == "" || len(replies) < s.q.majority() {
+	for holder, replies := range s.by {
+		if holder == "" || len(replies) < s.q.majority() {
 			continue
 		}
 		slices.SortFunc(replies, func(a, b inspectReply) int {
@@ -459,8 +463,8 @@ func (s *sightings) decided(others int) bool {
 		return false
 	}
 	most := 0
-	for token, replies := range s.by {
-		if token != "" {
+	for holder, replies := range s.by {
+		if holder != "" {
 			most = max(most, len(replies))
 		}
 	}

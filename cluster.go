@@ -93,7 +93,8 @@ const (
 // attend looks after a round trip to a node that may have fallen silent. A connection
 // to a machine that is gone, or stands still, gives no error until the client's
 // time-out, long after the cluster has replaced it. So when the slot of a call has got
-// another primary the call is given up, and can be made anew there.
+// another primary the call is given up, and can be made anew there. The one given up may
+// yet follow a redirect to the new primary, should the old one wake up (see maybeLate).
 func (c *cluster) attend(addr string, batch []*call) (stop func()) {
 	t := &attendance{cluster: c, addr: addr, batch: batch}
 	t.mu.Lock()

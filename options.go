@@ -88,7 +88,8 @@ func WithPollInterval(d time.Duration) Option {
 // command WAIT. If fewer have, the lock is released again and the acquisition fails with
 // [ErrNotReplicated]. A lock that another process hands over takes a round trip more. The
 // default is 0: replicas are not asked. timeout should be shorter than the TTL, and than
-// the client's ReadTimeout.
+// the client's ReadTimeout. With [NewQuorum] each server has to have n replicas of its
+// own, one with fewer has no vote, and timeout should be shorter than the node time-out.
 //
 // It narrows the window in which a failover forgets a lock and does not close it: a
 // replica that has not acknowledged can be the one that is promoted, and renewals and

@@ -1321,3 +1321,14 @@ func TestQuorumReleaseWithOddRepliesMayHaveBeenExecuted(t *testing.T) {
 		require.True(t, maybeExecuted(err), "%v", err)
 	})
 }
+
+func TestQuorumInspectSeesAForeignHolderWithoutAToken(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		for _, r := range q.nodes {
+			require.NoError(t, r.Set("lock:a", ""))
+		}
+		info, err := q.Inspect(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, Info{Held: true, TTL: -1}, info, "as on one server")
+	})
+}

@@ -83,7 +83,8 @@ func withoutComments(source string) string {
 	return b.String()
 }
 
-// once is a command that the client sends once and never repeats by itself.
+// once is a command that the client sends once and never repeats by itself, unless a
+// cluster has redirected it or there was no connection (see counted).
 //
 // redis.Script is not used because its commands are repeated by the client after
 // a lost reply, without a word: a lock could be reported as held by somebody
