@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -365,4 +366,42 @@ func eventualValue(t testing.TB, value func() string) (got string) {
 	t.Helper()
 	require.Eventually(t, func() bool { got = value(); return got != "" }, soon, tick)
 	return strings.TrimSpace(got)
+}
+
+// switched is a client that is led to another server.
+type switched struct{ to atomic.Pointer[redis.Client] }
+
+func (s *switched) Process(ctx context.Context, cmd redis.Cmder) error {
+	return s.to.Load().Process(ctx, cmd)
+}
+func (s *switched) Pipeline() redis.Pipeliner { return s.to.Load().Pipeline() }
+func (s *switched) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	return s.to.Load().Subscribe(ctx, channels...)
+}
+
+// A replica that does not have the lock yet does not decide that it is not held.
+func TestServerReplicaDecidesNothing(t *testing.T) {
+	t.Parallel()
+	r := newFollowed(t, 1)
+	ctx, replica := t.Context(), r.replicas[0]
+	var client switched
+	client.to.Store(r.server.Client(t))
+	lk := r.lockerWith(&client)
+	replica.Do(t, "replicaof", "127.0.0.1", "1") // it follows nobody
+	lock := hold(t, lk, "a", time.Minute)
+	client.to.Store(replica.Client(t, noRetries))
+	for op, err := range map[string]error{
+		"extend":  lock.Extend(ctx, time.Minute),
+		"release": lock.Release(ctx),
+		"acquire": func() error { _, err := lk.TryAcquire(ctx, "a", time.Minute); return err }(),
+		"resume":  func() error { _, err := lk.Resume(ctx, "a", lock.Token(), time.Minute); return err }(),
+	} {
+		require.ErrorContains(t, err, "READONLY", op)
+		require.NotErrorIs(t, err, redislock.ErrNotHeld, op)
+	}
+	require.NoError(t, lock.Err())
+	client.to.Store(r.server.Client(t))
+	require.NoError(t, lock.Extend(ctx, time.Minute))
+	require.NoError(t, lock.Release(ctx))
+	r.settled(t)
 }

@@ -7,7 +7,7 @@
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
-if not held or not owns(held, ARGV[1]) then return '0' end
+if not held or not owns(held, ARGV[1]) then return not_held() end
 
 -- PEXPIRE and not SET: it works while Redis is out of memory. What can raise an
 -- error is read before, and the fence is minted after, when writes are not refused.

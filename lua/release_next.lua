@@ -4,7 +4,7 @@ if type(held) == 'table' then return redis.error_reply(held.err) end
 
 local brought, own = ARGV[3] or '', ARGV[5] or ''
 if own ~= '' then redis.pcall('ZREM', KEYS[3], own) end
-if not held or not owns(held, ARGV[1]) then return '0' end
+if not held or not owns(held, ARGV[1]) then return not_held() end
 
 -- From here on nothing may keep the lock from being freed: refusals are caught,
 -- and where handing over was refused the lock is deleted. ZPOPMIN comes first and
