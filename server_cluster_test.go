@@ -32,6 +32,8 @@ type shards struct {
 	*redistest.Cluster
 	direct *redis.ClusterClient // the test's own
 	log    *journal
+
+	options []func(*redis.ClusterOptions) // of the Lockers' clients
 }
 
 func startShards(t *testing.T) *shards {
@@ -45,7 +47,7 @@ func startShards(t *testing.T) *shards {
 
 // locker is a Locker with a client of its own, as another process has.
 func (c *shards) locker(t testing.TB, opts ...redislock.Option) *redislock.Locker {
-	return c.lockerWith(c.Client(t), opts...)
+	return c.lockerWith(c.Client(t, c.options...), opts...)
 }
 
 func (c *shards) lockerWith(client redislock.Client, opts ...redislock.Option) *redislock.Locker {
@@ -409,6 +411,11 @@ func TestServerClusterTopologyChangesWhileHeldAndWaitedFor(t *testing.T) {
 		t.Run(change, func(t *testing.T) { c.moveWhileWaitedFor(t, move) })
 		t.Run(change+", again and again", func(t *testing.T) { c.moveUnderLoad(t, move) })
 	}
+	t.Run("manual fail-over, and reads go to replicas", func(t *testing.T) {
+		c.options = []func(*redis.ClusterOptions){func(o *redis.ClusterOptions) { o.RouteRandomly = true }}
+		defer func() { c.options = nil }()
+		c.moveWhileWaitedFor(t, func(t testing.TB, key string) { c.Failover(t, key) })
+	})
 	assert.Empty(t, c.log.about("lock lost"))
 	assert.Empty(t, c.log.about("nothing to release"))
 	t.Run("half migrated", c.halfMigrated)
