@@ -19,6 +19,7 @@ type acquisition struct {
 	ttl   time.Duration
 	opts  acquireOptions
 	token string
+	claim *claim // on a quorum: what the token may have on which node
 
 	// unanswered are the requests that may have been, or may yet be, executed
 	// without our having seen the reply.
@@ -45,6 +46,7 @@ func (lk *Locker) newAcquisition(ctx context.Context, op, name string, ttl time.
 		return nil, a.failed(err)
 	}
 	a.token = uuid.NewString()
+	a.claim = lk.newClaim(a)
 	return a, nil
 }
 
@@ -82,11 +84,15 @@ func (a *acquisition) request(ticket string, place int64) request {
 	if a.opts.metadata != "" {
 		value = a.value()
 	}
-	limit, ttl, retention := replyLimit(a.ttl)+a.lk.opts.replicaTimeout, milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
+	limit, ttl, retention := a.lk.replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
+	var r request
 	if ticket == "" {
-		return acquireScript.request(limit, a.keys.all(), token, value, ttl, retention)
+		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention)
+	} else {
+		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention, ticket, a.lk.queueLifetime(), place)
 	}
-	return acquireScript.request(limit, a.keys.all(), token, value, ttl, retention, ticket, a.lk.queueLifetime(), place)
+	r.ttl, r.claim = a.ttl, a.claim
+	return r
 }
 
 func (a *acquisition) outcome(c *call, reply string, err error) outcome {
@@ -113,9 +119,11 @@ func (a *acquisition) outcome(c *call, reply string, err error) outcome {
 // doubt notes that the outcome of c is not known. Of those that have ended, one that
 // was answered and one that was not stand for all, so that a long outage does not
 // fill the memory.
-func (a *acquisition) doubt(c *call) {
+func (a *acquisition) doubt(c *call) { a.unanswered = withDoubtful(a.unanswered, c) }
+
+func withDoubtful(calls []*call, c *call) []*call {
 	var answered, lost bool
-	a.unanswered = slices.DeleteFunc(append(a.unanswered, c), func(c *call) bool {
+	return slices.DeleteFunc(append(calls, c), func(c *call) bool {
 		if c.underWay() {
 			return false
 		}
@@ -132,8 +140,9 @@ func (a *acquisition) doubt(c *call) {
 // first tries until there is an answer, or a failure that repeating does not
 // mend, or it failed a few times.
 func (a *acquisition) first(ctx context.Context) (out outcome) {
+	a.claim.limit(a.ttl)
 	for range attempts(ctx) {
-		if out = a.try(ctx); out.err == nil || !worthRepeating(out.err) {
+		if out = a.try(ctx); out.err == nil || !worthRepeating(out.err) || a.claim.spent() {
 			break
 		}
 	}
@@ -152,13 +161,13 @@ func worthRepeating(err error) bool {
 func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock, error) {
 	if err == nil {
 		a.lk.lines.held(lock)
-		if len(a.unanswered) > 0 {
+		if len(a.unanswered) > 0 && a.claim == nil {
 			go a.settle(lock)
 		}
 		return lock, nil
 	}
-	stands := errors.Is(err, ErrNotReplicated) && !a.giveBack(ctx)
-	if stands || a.queued || len(a.unanswered) > 0 {
+	stands := errors.Is(err, ErrNotReplicated) && a.claim == nil && !a.giveBack(ctx)
+	if stands || a.queued || len(a.unanswered) > 0 || a.claim != nil {
 		a.undo(ctx)
 	}
 	return nil, a.failed(err)
@@ -169,6 +178,6 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 func (a *acquisition) giveBack(ctx context.Context) bool {
 	bounded, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
-	_, _, err := a.lk.ask(bounded, a.lk.releaseRequest(a.keys, a.token, "", a.ticket(a.inbox), undoLimit))
+	_, _, err := a.lk.ask(bounded, a.lk.releaseRequest(&a.keys, a.token, a.ticket(a.inbox), undoLimit))
 	return err == nil
 }

@@ -15,6 +15,8 @@ type request struct {
 	script *script
 	line   []any         // the command: EVALSHA, the script's name, the number of keys, the keys, the arguments
 	limit  time.Duration // how long one try waits for its reply
+	ttl    time.Duration // that it asks for; 0: it asks for none
+	claim  *claim        // of a quorum: what the request's token may have on which node
 }
 
 // request makes a request to run the script. args is not kept.
@@ -38,6 +40,9 @@ func (r request) keys() []any { return r.line[3 : 3+r.line[2].(int)] }
 
 func (r request) args() []any { return r.line[3+r.line[2].(int):] }
 
+// mode is the last argument of an extension.
+func (r request) mode() any { return r.line[len(r.line)-1] }
+
 // withSource is the same request for a server that does not know the script.
 func (r request) withSource() request {
 	r.line = slices.Clone(r.line)
@@ -50,6 +55,16 @@ func (r request) withSource() request {
 // go-redis itself waits by default) a fresh connection is the better bet.
 func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
+}
+
+// replyLimit is the same, but leaves replicas the time to acknowledge, and the nodes of a
+// quorum theirs for two phases.
+func (lk *Locker) replyLimit(ttl time.Duration) time.Duration {
+	limit := replyLimit(ttl) + lk.opts.replicaTimeout
+	if lk.quorum == nil {
+		return limit
+	}
+	return max(limit, 2*lk.quorum.nodeTimeout(ttl)+time.Second)
 }
 
 // engine is what stands between a Locker and Redis. Requests are made of it one by
@@ -95,6 +110,7 @@ type call struct {
 	done    <-chan struct{}
 	reply   string // reply and err are set when done is closed
 	err     error
+	floor   time.Duration // of an extension by a quorum: what an earlier one may yet cut the lease to
 
 	finished chan struct{} // is done; nil if nobody can wait for it
 	over     atomic.Bool   // reply and err are set, or about to be

@@ -3,7 +3,8 @@
 //
 // # What it promises
 //
-//   - At most one holder with an unexpired lease per name, on one Redis primary.
+//   - At most one holder with an unexpired lease per name, on one Redis primary; for
+//     more than one see [NewQuorum].
 //   - A holder that dies loses the lock when its lease ends, at most one TTL
 //     after it was last renewed.
 //   - Nobody releases or extends a lock that is not theirs: both compare the
@@ -26,7 +27,8 @@
 //   - A lock does not outlive the loss of data on the primary: a restart without
 //     persistence, a failover to a replica that had not received the key yet, an
 //     eviction, FLUSHALL. The holder hears of it at its next renewal or request;
-//     until then a second holder is possible.
+//     until then a second holder is possible. [NewQuorum] holds a lock on several
+//     primaries, and outlives the loss of a minority of them.
 //   - There is no reentrance: a holder that acquires the same name again waits for
 //     itself.
 //
@@ -107,15 +109,19 @@
 //
 // # Goroutines and connections
 //
-// There is nothing to close. A request borrows a connection from the client's pool
-// for one round trip; a lock that is held and a goroutine that waits occupy none.
-// While somebody waits, and up to 4 seconds longer, a Locker has one goroutine and
-// one connection of its own, beside the pool, for its inbox. Other goroutines run
-// while a call is under way, one per request; while a lock with a watchdog is held,
-// one per lock; while a release that was not waited for or an abandoned acquisition
-// is completed, for at most 15 seconds; and while a request that was abandoned waits
-// for its socket, as long as the time-outs of the client allow. The end of a lease
-// is watched by a timer.
+// There is nothing to close. A lock that is held and a goroutine that waits occupy no
+// connection. Requests borrow one from the client's pool for one round trip. While two
+// round trips of a Locker are under way (on a Cluster, two to the same node) further
+// requests gather, and then travel together, at most 64 at a time; one that has waited
+// for 25 ms leaves by itself.
+//
+// While somebody waits, and up to 4 seconds longer, a Locker has one goroutine and one
+// connection beside the pool for its inbox; on a Cluster one for each node on which a
+// name is waited for. Other goroutines run while a round trip is under way, one for each,
+// also if those who asked have left, as long as the time-outs of the client allow; while
+// a lock with a watchdog is held, one per lock; and while a release that was not waited
+// for or an abandoned acquisition is completed, for at most 15 seconds. The end of a
+// lease is watched by a timer.
 //
 // All methods may be called from any number of goroutines.
 //
@@ -146,8 +152,8 @@
 // The key of a lock is prefix + name, and expires with the lease. The fence is kept
 // for an hour after the last acquisition or renewal, see [WithFenceRetention]. A
 // fencing token is the greater of the last one plus one and the server's time in
-// microseconds since 1970. The queue goes with its last ticket, or between 10 and 20
-// minutes after one was put in.
+// microseconds since 1970. The queue goes with its last ticket, or 10 minutes after one
+// was put in (three poll intervals if that is longer).
 //
 // If the lock's key has a hash tag of its own, its companions have it too: a{b}c goes
 // with a{b}c:fence. Names whose keys could be those of another name are refused with

@@ -146,7 +146,10 @@ var transientStates = []string{
 // server at all: refused and broken connections, time-outs, an exhausted pool.
 func isTransient(err error) bool {
 	var answer redis.Error
+	var several *quorumError
 	switch {
+	case errors.As(err, &several):
+		return !several.refused
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrNotReplicated):
 		return false
 	case errors.As(err, &answer):
@@ -193,7 +196,13 @@ func maybeExecuted(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
 	var unsent *notSentError
+	var several *quorumError
+	var unasked *unaskedError
 	switch {
+	case errors.As(err, &several):
+		return several.maybeExecuted
+	case errors.As(err, &unasked):
+		return false
 	case err == nil, errors.Is(err, ErrNotReplicated): // it was, and is answered: see giveBack
 		return false
 	case errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):

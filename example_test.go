@@ -483,6 +483,42 @@ func ExampleNew() {
 	// level=WARN msg="redislock: lock lost" key=shop:lock:order:42 error="redislock: hold \"shop:lock:order:42\": lock was lost: the key does not hold its token any more"
 }
 
+// Three primaries that know nothing of each other: one of them may be lost, and two may
+// not.
+func ExampleNewQuorum() {
+	var clients []redislock.Client
+	var servers []exampleServer
+	for range 3 {
+		client, server := exampleRedis()
+		defer server.Close()
+		defer client.Close()
+		clients, servers = append(clients, client), append(servers, server)
+	}
+	ctx := context.Background()
+	locker, err := redislock.NewQuorum(clients, redislock.WithNodeTimeout(time.Second))
+	if err != nil {
+		panic(err)
+	}
+	servers[0].Close()
+	lock, err := locker.TryAcquire(ctx, "order:42", time.Minute)
+	if err != nil {
+		panic(err)
+	}
+	_, err = locker.TryAcquire(ctx, "order:42", time.Minute)
+	fmt.Println("held by somebody else:", errors.Is(err, redislock.ErrNotAcquired))
+	fmt.Println("released:", lock.Release(ctx))
+
+	servers[1].Close()
+	_, err = locker.TryAcquire(ctx, "order:42", time.Minute)
+	fmt.Println("held by somebody else:", errors.Is(err, redislock.ErrNotAcquired))
+	fmt.Println("outage:", err != nil)
+	// Output:
+	// held by somebody else: true
+	// released: <nil>
+	// held by somebody else: false
+	// outage: true
+}
+
 // steady leaves out what differs from run to run.
 func steady(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {
@@ -548,3 +584,16 @@ func chargeOrder(ctx context.Context, db *sql.DB, order string, cents, fence int
 }
 
 var _ = chargeOrder // needs a database; the examples folder has one
+
+// One replica has to acknowledge each lock, or it does not count.
+func ExampleWithReplicas() {
+	client, server := exampleRedis() // has none
+	defer server.Close()
+	defer client.Close()
+	locker := redislock.New(client, redislock.WithReplicas(1, 100*time.Millisecond))
+
+	_, err := locker.TryAcquire(context.Background(), "order:42", time.Minute)
+	fmt.Println("not replicated:", errors.Is(err, redislock.ErrNotReplicated))
+	// Output:
+	// not replicated: true
+}

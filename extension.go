@@ -96,6 +96,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	for range attempts(ctx) {
 		c, reply, failure := l.askExtend(ctx, l.extendRequest(ttl, "set"))
 		if err = failure; err == nil {
+			l.heed(c)
 			return l.extended(c.sent, ttl, reply)
 		}
 		if maybeLate(err) {
@@ -109,6 +110,17 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	}
 	l.wakeWatchdog() // what remains may be shorter than it knows
 	return ended(ctx, err)
+}
+
+// heed takes over what a quorum knows of earlier extensions that may yet be executed:
+// it knows them by node.
+func (l *Lock) heed(c *call) {
+	if c.floor == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.floor = c.floor
 }
 
 // askExtend makes a request to extend the lease. While a cluster moves the slot it
@@ -155,9 +167,11 @@ func (l *Lock) wakeWatchdog() {
 
 // extendRequest: mode "set" sets the lease, "grow" never shortens it.
 func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
-	return l.lk.extendRequest(&l.keys, l.token, ttl, mode)
+	return l.lk.extendRequest(&l.keys, l.token, ttl, mode, l.claim)
 }
 
-func (lk *Locker) extendRequest(keys *lockKeys, token string, ttl time.Duration, mode string) request {
-	return extendScript.request(replyLimit(ttl), keys.all()[:2], token, milliseconds(ttl), lk.fenceRetention(ttl), mode)
+func (lk *Locker) extendRequest(keys *lockKeys, token string, ttl time.Duration, mode string, claim *claim) request {
+	r := extendScript.request(lk.replyLimit(ttl), keys.all()[:2], token, milliseconds(ttl), lk.fenceRetention(ttl), mode)
+	r.ttl, r.claim = ttl, claim
+	return r
 }

@@ -9,7 +9,7 @@ import (
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo.
 func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
-	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set")
+	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set", a.claim)
 	late := false
 	for range attempts(ctx) {
 		c, reply, err := a.lk.ask(ctx, r)
@@ -48,7 +48,7 @@ func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 
 // inspect reads what stands under the keys of one lock, or under the first of them.
 func (lk *Locker) inspect(ctx context.Context, keys []any) (r inspectReply, err error) {
-	_, reply, err := lk.persist(ctx, inspectScript.request(replyLimit(0), keys))
+	_, reply, err := lk.persist(ctx, inspectScript.request(lk.replyLimit(0), keys))
 	if err != nil {
 		return r, err
 	}

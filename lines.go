@@ -225,6 +225,9 @@ func (l *line) hold(lock *Lock) {
 	if lock.held.Err() == nil {
 		l.holder = lock
 		l.answered()
+		if l.turn.IsZero() {
+			l.turn = time.Now()
+		}
 	}
 }
 
@@ -348,7 +351,7 @@ func (w *waiter) leasePause(left time.Duration) time.Duration {
 }
 
 // bring is the waiter that the release of lock brings along, if anybody waits, and
-// its ticket.
+// its ticket; no ticket on a quorum.
 func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -368,6 +371,9 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
 		l.turn = time.Time{}
 		w.askIn(turnPause)
 		return nil, ""
+	}
+	if lock.lk.quorum != nil {
+		return w, "" // nothing can be brought along; it asks when the release is done
 	}
 	ls.expectGrant(w, id)
 	return w, w.a.ticket(id)
@@ -405,7 +411,11 @@ func (ls *lines) begin(w *waiter) (inbox string, place int64, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.nudged = false
-	if inbox = w.line.inbox.liveID(); inbox != noInbox {
+	in := w.line.inbox
+	if in == nil { // nobody has waited yet; the inbox may be open all the same
+		in = w.a.lk.inboxes.of(w.a.keys.lock)
+	}
+	if inbox = in.liveID(); inbox != noInbox {
 		ls.expectGrant(w, inbox)
 		place = w.line.place
 	}
@@ -427,6 +437,9 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	case out.err != nil:
 		if isTransient(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
 			l.outage = out.err
+		}
+		if partlyHeld(out.err) {
+			l.contended = true // nodes that are down are waited out, as the holder is
 		}
 		w.askIn(min(w.pause.next(), w.a.lk.pollPause()))
 		return w.verdict(out.err)

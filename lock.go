@@ -13,7 +13,7 @@ import (
 )
 
 // Client is the little that is needed of go-redis. *redis.Client has it, also one
-// made by redis.NewFailoverClient. The client stays the caller's: it is never
+// made by redis.NewFailoverClient, and *redis.ClusterClient. The client stays the caller's: it is never
 // closed, reconfigured or copied here.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
@@ -21,16 +21,18 @@ type Client interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// Locker acquires locks on one Redis. It is safe for concurrent use, needs no
-// closing, and is best shared: one in a process for each Redis. It has goroutines and a connection of its own only for a time: a
-// goroutine for each lock held with a watchdog; one for each request under way,
-// which may stay in the socket until the client's time-outs when its caller has
-// left; one for a release or an undoing that goes on in the background, for 15
-// seconds at most; and, while somebody waits and up to 4 seconds longer, one with
-// the connection on which Redis tells who has the lock next.
+// Locker acquires locks on one Redis, or on several ([NewQuorum]). It is safe for
+// concurrent use, needs no closing, and is best shared: one in a process for each Redis.
+// It has goroutines and connections of its own only for a time: a goroutine for each lock
+// held with a watchdog; one for each round trip under way, which may stay in the socket
+// until the client's time-outs when those who asked have left; one for a release or an
+// undoing that goes on in the background, for 15 seconds at most; and, while somebody
+// waits and up to 4 seconds longer, one with the connection on which Redis tells who has
+// the lock next (on a Cluster, for each node).
 type Locker struct {
 	engine    engine
-	clustered bool // all keys of a lock must share a slot
+	quorum    *quorum // the engine, if it is one
+	clustered bool    // all keys of a lock must share a slot
 	opts      options
 	retention any // opts.fenceRetention in ms, as an argument
 
@@ -149,6 +151,7 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
 	a.token = token
+	a.claim = lk.adoptedClaim(a)
 	return a.resume(ctx)
 }
 
@@ -237,6 +240,7 @@ type Lock struct {
 	keys  lockKeys
 	token string
 	fence int64
+	claim *claim // on a quorum
 
 	granted int64 // time of the server, us
 

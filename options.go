@@ -26,6 +26,7 @@ type options struct {
 	pollInterval   time.Duration
 	replicas       int
 	replicaTimeout time.Duration
+	nodeTimeout    time.Duration // 0: by the TTL
 }
 
 func newOptions(opts []Option) options {
@@ -99,6 +100,16 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	}
 	mustBePositive("WithReplicas", timeout)
 	return func(o *options) { o.replicas, o.replicaTimeout = n, timeout }
+}
+
+// WithNodeTimeout sets how long a Locker made by [NewQuorum] waits for the answer of one
+// server to one request. The default is 50 ms, or a twentieth of the TTL if that is
+// shorter, but at least 5 ms. It should be well above the usual time of a round trip,
+// and small against the TTL: an attempt may take it twice, and the validity runs
+// meanwhile. Other Lockers do not need it. It panics unless d is positive.
+func WithNodeTimeout(d time.Duration) Option {
+	mustBePositive("WithNodeTimeout", d)
+	return func(o *options) { o.nodeTimeout = d }
 }
 
 func mustBePositive(option string, d time.Duration) {

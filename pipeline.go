@@ -40,10 +40,17 @@ type pipeline struct {
 	attend func([]*call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
 	after  func(failure error)         // told of what every round trip came to; may be nil
 
-	mu       sync.Mutex
-	underWay int     // round trips
-	waiting  []*call // in the order of their arrival
-	watched  bool    // a timer looks after those that wait
+	mu      sync.Mutex
+	trips   []trip  // under way, without those that are overdue
+	last    int     // number of a trip
+	waiting []*call // in the order of their arrival
+	watched bool    // a timer looks after those that wait
+}
+
+// trip is a round trip under way.
+type trip struct {
+	number int
+	left   time.Time
 }
 
 func (p *pipeline) home(string) (addr string, on subscriber) { return "", p.client }
@@ -53,67 +60,82 @@ func (p *pipeline) suspect() {}
 func (p *pipeline) start(ctx context.Context, r request) *call {
 	c := newCall(ctx, r)
 	c.willFinish()
-	if p.leave(c) {
-		go p.travel([]*call{c})
+	if number, leaves := p.leave(c); leaves {
+		go p.travel(number, []*call{c})
 	}
 	return c
 }
 
 func (p *pipeline) do(ctx context.Context, r request) *call {
 	c := newCall(ctx, r)
-	if !p.leave(c) {
+	number, leaves := p.leave(c)
+	if !leaves {
 		<-c.done
 		return c
 	}
-	defer p.arrived() // also if a hook of the client panics
+	defer p.arrived(number) // also if a hook of the client panics
 	p.execute([]*call{c})
 	return c
 }
 
 // leave reports whether c leaves at once; else it waits.
-func (p *pipeline) leave(c *call) bool {
+func (p *pipeline) leave(c *call) (number int, leaves bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.underWay < pipelines {
-		p.underWay++
-		return true
+	if p.hasRoom(c.sent) {
+		return p.begin(c.sent), true
 	}
 	if c.finished == nil {
 		c.willFinish()
 	}
 	p.waiting = append(p.waiting, c)
-	p.watch()
-	return false
+	p.watch(c.sent)
+	return 0, false
 }
 
-// arrived ends a round trip that was made in a caller's goroutine.
-func (p *pipeline) arrived() {
-	if batch := p.next(); batch != nil {
-		go p.travel(batch)
+// hasRoom tells whether one more trip may begin. Those that are overdue do not count:
+// they may be stuck until the time-outs of the client, and whatever comes of them, they
+// take nobody along any more.
+func (p *pipeline) hasRoom(now time.Time) bool {
+	if len(p.trips) == pipelines {
+		p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.Sub(t.left) >= overdue })
+	}
+	return len(p.trips) < pipelines
+}
+
+func (p *pipeline) begin(now time.Time) (number int) {
+	p.last++
+	p.trips = append(p.trips, trip{p.last, now})
+	return p.last
+}
+
+// arrived ends a trip that was made in a caller's goroutine.
+func (p *pipeline) arrived(number int) {
+	if number, batch := p.next(number); batch != nil {
+		go p.travel(number, batch)
 	}
 }
 
 // travel makes round trips as long as there are requests.
-func (p *pipeline) travel(batch []*call) {
+func (p *pipeline) travel(number int, batch []*call) {
 	for batch != nil {
 		p.execute(batch)
 		if len(batch) > 1 {
 			runtime.Gosched() // those who have their replies may have more to ask
 		}
-		batch = p.next()
+		number, batch = p.next(number)
 	}
 }
 
-// next takes what leaves next, or ends a round trip for good. Those that were
-// begun for overdue requests end when nothing is overdue any more.
-func (p *pipeline) next() []*call {
+// next ends a trip, and begins another with those that wait, if any.
+func (p *pipeline) next(ended int) (number int, batch []*call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.waiting) == 0 || p.underWay > pipelines && !p.late() {
-		p.underWay--
-		return nil
+	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return t.number == ended })
+	if len(p.waiting) == 0 || len(p.trips) >= pipelines {
+		return 0, nil
 	}
-	return p.take()
+	return p.begin(time.Now()), p.take()
 }
 
 func (p *pipeline) take() []*call {
@@ -125,13 +147,12 @@ func (p *pipeline) take() []*call {
 	return batch
 }
 
-func (p *pipeline) late() bool { return time.Since(p.waiting[0].sent) >= overdue }
-
-// watch has a timer look after those that wait, if there is none yet.
-func (p *pipeline) watch() {
+// watch has a timer look after those that wait, if there is none yet: when the first of
+// the trips under way is overdue.
+func (p *pipeline) watch(now time.Time) {
 	if !p.watched {
 		p.watched = true
-		time.AfterFunc(overdue, p.look)
+		time.AfterFunc(overdue-now.Sub(p.trips[0].left), p.look)
 	}
 }
 
@@ -139,15 +160,12 @@ func (p *pipeline) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watched = false
-	if len(p.waiting) == 0 {
-		return
-	}
-	if p.late() {
-		p.underWay++
-		go p.travel(p.take())
+	now := time.Now()
+	for len(p.waiting) > 0 && p.hasRoom(now) {
+		go p.travel(p.begin(now), p.take())
 	}
 	if len(p.waiting) > 0 {
-		p.watch()
+		p.watch(now)
 	}
 }
 

@@ -64,7 +64,11 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	r := l.release
 	l.mu.Unlock()
 	<-r.done
-	if !r.final() {
+	switch {
+	case r.final():
+	case l.claim != nil:
+		l.claim.undo(ctx)
+	default:
 		l.lk.undo(ctx, l.keys, l.token, "", nil)
 	}
 }
@@ -212,7 +216,12 @@ func (l *Lock) released(found bool) error {
 // release.
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	next, ticket := l.lk.lines.bring(l)
-	request := l.lk.releaseRequest(l.keys, l.token, ticket, "", replyLimit(l.currentTTL()))
+	limit := l.lk.replyLimit(l.currentTTL())
+	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
+	if ticket != "" {
+		request = l.lk.handOverRequest(&l.keys, l.token, ticket, next.a, limit)
+	}
+	request.claim = l.claim
 	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
 		c, reply, err = l.lk.ask(ctx, request.releaseAlone())
@@ -221,7 +230,11 @@ func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
 	if err == nil {
 		r, err = parseRelease(reply)
 	}
-	if next != nil {
+	switch {
+	case next == nil:
+	case ticket == "":
+		l.lk.lines.askHead(l.keys.lock)
+	default:
 		l.lk.tell(ctx, next, c, r, err)
 	}
 	return r.found, err
@@ -243,18 +256,25 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 	}
 }
 
-// releaseRequest releases what token holds. ticket is that of the next one in this
-// process, own the one that token may have in the queue; both may be empty.
-func (lk *Locker) releaseRequest(keys lockKeys, token, ticket, own string, limit time.Duration) request {
+// releaseRequest releases what token holds, and withdraws the ticket that it may have
+// in the queue, if that is not empty.
+func (lk *Locker) releaseRequest(keys *lockKeys, token, ticket string, limit time.Duration) request {
 	retention := lk.fenceRetention(MinTTL)
-	if ticket == "" && own == "" {
+	if ticket == "" {
 		return releaseScript.request(limit, keys.all(), token, retention)
 	}
+	return releaseScript.request(limit, keys.all(), token, retention, ticket)
+}
+
+// handOverRequest releases what token holds, and brings along the ticket of the next
+// one in this process.
+func (lk *Locker) handOverRequest(keys *lockKeys, token, ticket string, next *acquisition, limit time.Duration) request {
 	lifetime := lk.queueLifetime()
 	if !hasInbox(ticket) {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
-	return releaseScript.request(limit, keys.all(), token, retention, ticket, lifetime, own)
+	return releaseScript.request(limit, keys.all(), token, lk.fenceRetention(next.ttl), "",
+		ticket, lifetime, next.value(), milliseconds(next.ttl))
 }
 
 // releaseAlone is a request to release that frees the lock, and leaves the queue as it

@@ -36,12 +36,24 @@ var (
 	releaseAloneSource string
 	//go:embed lua/inspect.lua
 	inspectSource string
+	//go:embed lua/quorum.lua
+	quorumSource string
+	//go:embed lua/raise.lua
+	raiseSource string
+	//go:embed lua/retake.lua
+	retakeSource string
+	//go:embed lua/handback.lua
+	handBackSource string
 
 	acquireScript = newScript(acquireSource, commonSource, recordSource, queueSource, acquireContendedSource)
 	extendScript  = newScript(commonSource, recordSource, extendSource)
 	releaseScript = newScript(releaseSource, commonSource, queueSource, releaseNextSource)
 	releaseAlone  = newScript(commonSource, releaseAloneSource)
 	inspectScript = newScript(inspectSource)
+
+	raiseScript    = newScript(commonSource, recordSource, quorumSource, raiseSource)
+	retakeScript   = newScript(commonSource, recordSource, quorumSource, retakeSource)
+	handBackScript = newScript(commonSource, recordSource, quorumSource, handBackSource)
 )
 
 // script is a Lua script and the name that Redis knows it by.
@@ -128,11 +140,16 @@ func parseAcquire(reply string) (r acquireReply, err error) {
 }
 
 type extendReply struct {
-	held  bool
-	fence int64
+	held   bool
+	fence  int64
+	free   bool   // nobody holds the lock
+	record string // if free: the last fence, or empty
 }
 
 func parseExtend(reply string) (r extendReply, err error) {
+	if record, free := strings.CutPrefix(reply, "0 1 "); free {
+		return extendReply{free: true, record: record}, nil
+	}
 	var n [2]int64
 	count, err := integers(reply, n[:])
 	switch {
@@ -168,6 +185,8 @@ func parseRelease(reply string) (r releaseReply, err error) {
 		return r, err
 	case count == 2 && n[1] == nextNone:
 		return releaseReply{found: true}, nil
+	case count == 3 && n[1] == nextGranted: // the fence is the time
+		return releaseReply{found: true, next: nextGranted, fence: n[2], server: n[2]}, nil
 	case count < 4:
 		return r, unexpected(reply)
 	}

@@ -3,9 +3,11 @@ package redislock
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"regexp"
 	"runtime"
@@ -48,6 +50,8 @@ type fakeRedis struct {
 	mu      sync.Mutex
 	asked   map[string]int // requests by operation
 	quick   bool
+	runID   string
+	pretend map[string]string                       // replies by operation, instead of executing it
 	answer  func(op string) string                  // a server error instead of the result; "" is none
 	command func(cmd string, args ...string) string // the same for each command inside a script
 }
@@ -62,11 +66,11 @@ func newFakeRedis(t *testing.T) *fakeRedis {
 			time.Sleep(48 * time.Hour)
 		}
 	})
-	r := &fakeRedis{Miniredis: m, t: t, net: newNetwork(m), journal: &journal{}, asked: map[string]int{}}
+	r := &fakeRedis{Miniredis: m, t: t, runID: rand.Text(), pretend: map[string]string{}, net: newNetwork(m), journal: &journal{}, asked: map[string]int{}}
 	t.Cleanup(r.net.close)
 	r.admin = redis.NewClient(clientOptions(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
 	t.Cleanup(func() { r.admin.Close() })
-	for _, s := range scriptsByName {
+	for _, s := range allScripts {
 		require.NoError(t, r.admin.ScriptLoad(t.Context(), s.source).Err())
 	}
 	m.Server().SetPreHook(r.hook)
@@ -118,13 +122,27 @@ var scriptsByName = map[string]*script{
 	opAcquire: acquireScript, opExtend: extendScript, opRelease: releaseScript, opInspect: inspectScript,
 }
 
+// What only a quorum asks of its nodes.
+const (
+	opRaise    = "raise"
+	opRetake   = "retake"
+	opHandBack = "hand back"
+)
+
+var allScripts = func() map[string]*script {
+	all := map[string]*script{opRaise: raiseScript, opRetake: retakeScript, opHandBack: handBackScript}
+	maps.Copy(all, scriptsByName)
+	return all
+}()
+
 func (r *fakeRedis) hook(peer *server.Peer, cmd string, args ...string) bool {
 	r.mu.Lock()
-	answer, command, quick := r.answer, r.command, r.quick
+	answer, command, quick, runID := r.answer, r.command, r.quick, r.runID
 	op := operation(cmd, args)
 	if op != "" {
 		r.asked[op]++
 	}
+	reply := r.pretend[op]
 	r.mu.Unlock()
 	text := ""
 	switch {
@@ -133,8 +151,15 @@ func (r *fakeRedis) hook(peer *server.Peer, cmd string, args ...string) bool {
 	case op == "" && command != nil:
 		text = command(cmd, args...)
 	}
+	if cmd == "INFO" { // miniredis does not know this section
+		peer.WriteBulk("# Server\r\nredis_version:7.0.15\r\nrun_id:" + runID + "\r\nport:6379\r\n")
+		return true
+	}
 	if text == "" && quick && op != "" {
-		peer.WriteBulk(r.runQuickly(op, args[2:]))
+		reply = r.runQuickly(op, args[2:])
+	}
+	if text == "" && reply != "" {
+		peer.WriteBulk(reply)
 		return true
 	}
 	if text != "" {
@@ -183,7 +208,7 @@ func (r *fakeRedis) runQuickly(op string, args []string) string {
 
 // operation is what a request asks for; "" if it runs none of our scripts.
 func operation(cmd string, args []string) string {
-	for op, s := range scriptsByName {
+	for op, s := range allScripts {
 		if cmd == "EVALSHA" && args[0] == s.sha || cmd == "EVAL" && args[0] == s.source {
 			return op
 		}
@@ -500,7 +525,7 @@ func (n *network) faultFor(bytes []byte) fault {
 }
 
 func asksFor(request []byte, op string) bool {
-	s := scriptsByName[op]
+	s := allScripts[op]
 	return bytes.Contains(request, []byte(s.sha)) || bytes.Contains(request, []byte(s.source))
 }
 

@@ -23,6 +23,10 @@ const (
 // that stood still. So there are more looks where it is needed. What is not found
 // by then ends with its TTL.
 func (a *acquisition) undo(ctx context.Context) {
+	if a.claim != nil {
+		a.claim.undo(ctx)
+		return
+	}
 	a.lk.undo(ctx, a.keys, a.token, a.ticket(a.inbox), a.unanswered)
 }
 
@@ -90,6 +94,8 @@ func (u *undoing) underWay() *call {
 	return nil
 }
 
+var errNoSlot = errors.New("too much to be undone on a server that does not answer")
+
 // withdraw releases the lock if the token holds it, and takes its ticket out of the
 // queue.
 //
@@ -97,11 +103,15 @@ func (u *undoing) underWay() *call {
 // now may have had the lock, and be gone, when it is executed. (Only a holder knows
 // that the head cannot have it before.) So the head has to ask.
 func (u *undoing) withdraw() error {
-	u.lk.undoSlots <- struct{}{}
+	select {
+	case u.lk.undoSlots <- struct{}{}:
+	case <-time.After(undoBound - time.Since(u.began)):
+		return errNoSlot
+	}
 	defer func() { <-u.lk.undoSlots }()
 	ctx, cancel := context.WithTimeout(u.ctx, undoLimit)
 	defer cancel()
-	request := u.lk.releaseRequest(u.keys, u.token, "", u.ticket, undoLimit)
+	request := u.lk.releaseRequest(&u.keys, u.token, u.ticket, undoLimit)
 	_, reply, err := u.lk.ask(ctx, request)
 	split := err
 	if isSplit(split) { // the ticket has to wait until the slot has moved, but not the lock

@@ -14,7 +14,7 @@ import (
 // is to be one.
 func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l := &Lock{
-		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, granted: g.server,
+		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim, granted: g.server,
 		floor: maxLease,
 	}
 	l.held, l.end = context.WithCancelCause(context.Background())
@@ -52,7 +52,15 @@ func (l *Lock) confirm(sent time.Time, ttl time.Duration) {
 // the end as well: after a machine was suspended, a timer is as late as the
 // monotonic clock, but the wall clock tells.
 func (l *Lock) untilNextLook() time.Duration {
-	return min(l.lease.left(time.Now()), max(time.Second, l.ttl/10))
+	pause := max(time.Second, l.ttl/10)
+	return min(l.lease.left(time.Now()), inStep(pause, pause/8))
+}
+
+// inStep shortens a pause by less than step, so that those of many locks end at the
+// same moments: ten thousand watchdogs are cheap if they wake the process up a few
+// times a second, and their requests travel together.
+func inStep(pause, step time.Duration) time.Duration {
+	return pause - time.Duration(time.Now().Add(pause).UnixNano()%max(1, int64(step)))
 }
 
 // look ends the lock if its lease has ended, and else looks again later.
@@ -119,14 +127,14 @@ func (l *Lock) watch(ctx context.Context) {
 		case <-l.changed:
 			timer.Stop()
 		case <-timer.C:
-			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) {
+			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) && !isTransient(err) {
 				return // nothing is mended by trying again; the lease runs out
 			}
 		}
 	}
 }
 
-// untilRenewal is a third of the TTL after the last confirmation, or a growing
+// untilRenewal is a third of the TTL, or a little less, after the last confirmation, or a growing
 // pause after a failure.
 func (l *Lock) untilRenewal(failures *backoff) time.Duration {
 	l.mu.Lock()
@@ -135,7 +143,8 @@ func (l *Lock) untilRenewal(failures *backoff) time.Duration {
 		return failures.next()
 	}
 	*failures = backoff{}
-	return time.Until(l.confirmed.Add(min(l.ttl, l.floor) / 3))
+	third := min(l.ttl, l.floor) / 3
+	return inStep(time.Until(l.confirmed.Add(third)), third/32)
 }
 
 // renew makes one attempt to renew the lease.
@@ -151,6 +160,7 @@ func (l *Lock) renew(ctx context.Context) error {
 	}
 	var extended extendReply
 	if err == nil {
+		l.heed(c)
 		extended, err = parseExtend(reply)
 	}
 	if err == nil && !extended.held {

@@ -7,19 +7,32 @@
 -- that ticket is queued.
 --
 -- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue
--- ARGV[1] token, ARGV[2] fence retention ms; and where there is more to do: ARGV[3]
--- ticket of the next one or '', ARGV[4] queue lifetime ms (0: the next one has no inbox
--- and cannot be queued), ARGV[5] the token's own ticket, to be withdrawn from the
--- queue, or ''
+-- ARGV[1] token, ARGV[2] fence retention ms; and where there is more to do: ARGV[3] the
+-- token's own ticket, to be withdrawn from the queue, or '', and ARGV[4] ticket of the
+-- next one, ARGV[5] queue lifetime ms (0: the next one has no inbox and cannot be
+-- queued), ARGV[6] its token with metadata, ARGV[7] its ttl ms
 -- Returns "0" if the key is not this token's; "1 0" if the lock is free now;
--- "1 1 fence time" if the next one has it;
+-- "1 1 fence time" if the next one has it, without the time if the fence is the time;
 -- "1 2 ttl time" (ms, us) if somebody else has it and the next one is queued,
 -- "1 3 ..." if it could not be queued.
 --
--- This part is for a lock that nobody waits for.
+-- This part is for a lock that no other process waits for. From where the token was
+-- found nothing may keep the lock from being freed: refusals are caught.
 
-local held = redis.pcall('GET', KEYS[1])
+local held, popped = redis.pcall('GET', KEYS[1])
 if held == ARGV[1] and not ARGV[3] and redis.pcall('EXISTS', KEYS[3]) == 0 then
   redis.call('DEL', KEYS[1])
   return '1 0'
+end
+
+if held == ARGV[1] and ARGV[4] then
+  -- ZPOPMIN is a write, after which Redis refuses no more for want of memory.
+  popped = redis.pcall('ZPOPMIN', KEYS[3])[1] or false
+  local time, last = redis.call('TIME'), redis.pcall('GET', KEYS[2])
+  local now = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+  if not popped and (not last or #last == #now and last < now)
+    and not redis.pcall('SET', KEYS[2], now, 'PX', ARGV[2]).err
+    and not redis.pcall('SET', KEYS[1], ARGV[6], 'PX', ARGV[7]).err then
+    return '1 1 ' .. now
+  end
 end

@@ -2,15 +2,14 @@
 
 if type(held) == 'table' then return redis.error_reply(held.err) end
 
-local brought, own = ARGV[3] or '', ARGV[5] or ''
-if own ~= '' then redis.pcall('ZREM', KEYS[3], own) end
-if not held or not owns(held, ARGV[1]) then return not_held() end
+if ARGV[3] and ARGV[3] ~= '' then redis.pcall('ZREM', KEYS[3], ARGV[3]) end
+if not held or not owns(held, ARGV[1]) then return not_held('0') end
 
--- From here on nothing may keep the lock from being freed: refusals are caught,
--- and where handing over was refused the lock is deleted. ZPOPMIN comes first and
--- is a write, after which Redis refuses no more for want of memory.
-local ticket, token, ttl, channel, metadata = first_in_queue(redis.pcall('ZPOPMIN', KEYS[3])[1], brought)
-if not ticket and brought ~= '' then
+-- Where handing over is refused the lock is deleted.
+if popped == nil then popped = redis.pcall('ZPOPMIN', KEYS[3])[1] end
+local brought = ARGV[4]
+local ticket, token, ttl, channel, metadata = first_in_queue(popped, brought)
+if not ticket and brought then
   ticket = brought
   token, ttl, channel, metadata = parse(ticket)
 end
@@ -23,5 +22,5 @@ if not fence then
   return '1 0'
 end
 if mine then return '1 1 ' .. fence .. ' ' .. now end
-local queued = brought ~= '' and ARGV[4] ~= '0' and enqueue(brought, now, ARGV[4])
+local queued = brought and ARGV[5] ~= '0' and enqueue(brought, now, ARGV[5])
 return '1 ' .. (queued and 2 or 3) .. ' ' .. ttl .. ' ' .. now

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock"
+)
+
+func redislockAdapter() adapter {
+	return adapter{
+		id: ours, title: "redislock (this one)", groups: everywhere,
+		config: "New(client) with the client's and its own defaults; Acquire. Held locks: WithWatchdog.",
+		module: "github.com/e2e3f2a3/redislock",
+		sends:  []string{"eval", "evalsha", "subscribe", "unsubscribe", "ping"},
+		open: func(s settings) (locker, error) {
+			client := newClient(s.addr)
+			l := &redislockLocker{client: client, locker: redislock.New(client), ttl: s.ttl}
+			if s.renew {
+				l.opts = []redislock.AcquireOption{redislock.WithWatchdog()}
+			}
+			return l, nil
+		},
+	}
+}
+
+type redislockLocker struct {
+	client *redis.Client
+	locker *redislock.Locker
+	ttl    time.Duration
+	opts   []redislock.AcquireOption
+}
+
+func (l *redislockLocker) lock(ctx context.Context, name string) (held, error) {
+	lock, err := l.locker.Acquire(ctx, name, l.ttl, l.opts...)
+	return redislockHeld{lock}, err
+}
+
+func (l *redislockLocker) close() { _ = l.client.Close() }
+
+type redislockHeld struct{ *redislock.Lock }
+
+func (h redislockHeld) unlock(ctx context.Context) error { return h.Release(ctx) }

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// crew is the goroutines of a job. Errors count until its ctx ends: then locks
+// are given up and connections closed under those who use them.
+type crew struct {
+	wg  sync.WaitGroup
+	mu  sync.Mutex
+	err error // the first
+}
+
+func (c *crew) run(ctx context.Context, f func() error) {
+	c.wg.Go(func() {
+		if err := f(); err != nil && ctx.Err() == nil {
+			c.fail(err)
+		}
+	})
+}
+
+func (c *crew) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// join returns when all have ended.
+func (c *crew) join() error {
+	c.wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// stopGrace is for those whose ctx has ended, or who are about to look at it.
+const stopGrace = 50 * time.Millisecond
+
+// stop closes the lockers and returns when all have ended. It is not in a hurry to
+// close, since some take a failing connection for a reason to try again.
+func (c *crew) stop(lockers ...locker) error {
+	ended := make(chan struct{})
+	go func() {
+		c.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(stopGrace):
+	}
+	for _, l := range lockers {
+		l.close()
+	}
+	return c.join()
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// show is how the report writes a value of the metric.
+func (m metric) show(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "–"
+	case math.IsInf(v, 0):
+		return "∞"
+	}
+	switch m {
+	case timePerOp, serverTime, serverCPUPerOp, clientCPUPerOp, latencyMedian, latencyP99:
+		return showTime(v)
+	case serverShare, clientShare:
+		return digits(100*v) + " %"
+	case bytesEach:
+		return digits(v/1024) + " KiB"
+	case fairGoroutines, fairProcesses:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return digits(v)
+}
+
+func showRatio(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "–"
+	case math.IsInf(v, 0):
+		return "∞"
+	}
+	return digits(v)
+}
+
+func showTime(seconds float64) string {
+	if seconds < time.Millisecond.Seconds() {
+		return digits(seconds*1e6) + " µs"
+	}
+	return digits(seconds*1e3) + " ms"
+}
+
+// digits writes three digits that count, or all of a whole part that is longer.
+func digits(v float64) string {
+	switch size := math.Abs(v); {
+	case size >= 100 || v == 0:
+		return fmt.Sprintf("%.0f", v)
+	case size >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case size >= 0.1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.2g", v)
+}

@@ -1,0 +1,297 @@
+package redislock
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// claim is what one token has, or may yet get, on the nodes of a quorum. It lives as
+// long as the acquisition and the Lock that share it.
+type claim struct {
+	q     *quorum
+	keys  lockKeys
+	token string
+	value string    // what the lock key holds
+	until time.Time // when a TryAcquire has to be over; zero: no limit
+
+	mu       sync.Mutex
+	over     bool  // a release or undoing has begun: no node may be taken any more
+	fence    int64 // that a majority has; 0: not known
+	void     int64 // the greatest bound of a hand-back, which may yet be executed
+	attempts int
+	patience time.Time // until when the nodes have to answer what they were asked last
+	stakes   []stake   // by node
+}
+
+// stake is what a claim has on one node.
+type stake struct {
+	held  bool          // the token stands there, as far as known
+	calls []*call       // that can put the token there, and are not looked at yet
+	sets  []setting     // extensions that can yet be executed
+	lost  time.Duration // the shortest TTL of those whose connection was lost; 0: none
+}
+
+// setting is a request that sets the lease, to less as well.
+type setting struct {
+	call *call
+	ttl  time.Duration
+}
+
+func (lk *Locker) newClaim(a *acquisition) *claim {
+	if lk.quorum == nil {
+		return nil
+	}
+	q := lk.quorum
+	return &claim{q: q, keys: a.keys, token: a.token, value: a.value(), stakes: make([]stake, len(q.nodes))}
+}
+
+// adoptedClaim is the claim of a lock that was acquired elsewhere: nobody here knows
+// where it stands.
+func (lk *Locker) adoptedClaim(a *acquisition) *claim {
+	c := lk.newClaim(a)
+	if c != nil {
+		for i := range c.stakes {
+			c.stakes[i].held = true
+		}
+	}
+	return c
+}
+
+// limit is for TryAcquire: all its attempts together may take two node time-outs.
+func (c *claim) limit(ttl time.Duration) {
+	if c != nil {
+		c.until = time.Now().Add(2 * c.q.nodeTimeout(ttl))
+	}
+}
+
+// spent tells whether that time is over.
+func (c *claim) spent() bool {
+	return c != nil && !time.Now().Before(c.until)
+}
+
+// budget is how long each node may take in the next attempt, and until when all of it may.
+func (c *claim) budget(limit time.Duration, end time.Time) (time.Duration, time.Time) {
+	if c.until.IsZero() {
+		return limit, end
+	}
+	return min(limit, max(time.Until(c.until), time.Millisecond)), c.until
+}
+
+// attempt sends the requests of the next attempt. Nothing of an earlier one is handed
+// back from now on: a node may have granted its vote anew.
+func (c *claim) attempt(ctx context.Context, limit time.Duration, r request) (ro *round, number int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.attempts++
+	return c.take(ctx, limit, r, c.q.all()), c.attempts
+}
+
+// take sends requests that can put the token on a node, and keeps them.
+func (c *claim) take(ctx context.Context, limit time.Duration, r request, nodes []int) *round {
+	c.patience = time.Now().Add(limit)
+	ro := c.q.send(ctx, limit, r, nodes)
+	for i, call := range ro.calls {
+		if call != nil {
+			s := &c.stakes[i]
+			s.look()
+			s.calls = withDoubtful(s.calls, call)
+		}
+	}
+	return ro
+}
+
+// look takes note of the calls that have been answered.
+func (s *stake) look() {
+	s.calls = slices.DeleteFunc(s.calls, func(call *call) bool {
+		if !call.answered() {
+			return false
+		}
+		s.held = s.held || call.err == nil && tookNode(call.reply)
+		return true
+	})
+}
+
+// tookNode reads the reply to a request that can put a token on a node. One that cannot
+// be read may mean anything.
+func tookNode(reply string) bool {
+	var n [4]int64
+	_, err := integers(reply, n[:])
+	return err != nil || n[0] != 0
+}
+
+// target is the fence that an attempt has to write to a majority, given the greatest it
+// has got.
+func (c *claim) target(greatest int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(greatest, c.void+1)
+}
+
+// settle notes the fence that a majority has.
+func (c *claim) settle(fence int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fence = max(c.fence, fence)
+}
+
+// settled is that fence.
+func (c *claim) settled() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fence
+}
+
+// handBack frees nodes that granted an attempt their votes in vain. It returns nil if
+// the next attempt has begun, or an undoing, which will see to them. Under the mutex:
+// the next attempt learns the bound before it asks.
+func (c *claim) handBack(ctx context.Context, attempt int, nodes []int, bound int64, limit time.Duration) *round {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over || c.attempts != attempt || len(nodes) == 0 {
+		return nil
+	}
+	c.void = max(c.void, bound)
+	return c.q.send(ctx, limit, handBackScript.request(limit, c.keys.all()[:2], c.token, bound), nodes)
+}
+
+// freed notes that a node has answered to a hand-back or release, so that the token does
+// not stand there, unless a late request puts it there again.
+func (c *claim) freed(node int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.stakes[node]
+	s.look()
+	s.held = false
+}
+
+// extend sends an extension, and remembers it where it can shorten a lease.
+func (c *claim) extend(ctx context.Context, limit time.Duration, r request) *round {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil
+	}
+	ro := c.q.send(ctx, limit, r, c.q.all())
+	if r.mode() == "set" {
+		for i, call := range ro.calls {
+			s := &c.stakes[i]
+			s.forget()
+			s.sets = append(s.sets, setting{call, r.ttl})
+		}
+	}
+	return ro
+}
+
+// forget drops the extensions that cannot be executed any more, and makes one of those
+// of which nobody knows.
+func (s *stake) forget() {
+	s.sets = slices.DeleteFunc(s.sets, func(set setting) bool {
+		switch {
+		case set.call.underWay():
+			return false
+		case !set.call.answered() && (s.lost == 0 || set.ttl < s.lost):
+			s.lost = set.ttl
+		}
+		return true
+	})
+}
+
+// floor is what the lease can yet be cut down to by extensions that are executed late,
+// given the nodes that hold the token: as long as it, a majority of them has its lease.
+func (c *claim) floor(held []int) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var floors []time.Duration
+	for _, i := range held {
+		floors = append(floors, c.stakes[i].floor())
+	}
+	slices.Sort(floors)
+	return floors[len(floors)-c.q.majority()]
+}
+
+func (s *stake) floor() time.Duration {
+	s.forget()
+	floor := maxLease
+	if s.lost > 0 {
+		floor = min(floor, s.lost)
+	}
+	for _, set := range s.sets {
+		floor = min(floor, set.ttl)
+	}
+	return floor
+}
+
+// retake takes the lock on a node that was seen to be free, unless a release has begun.
+func (c *claim) retake(ctx context.Context, node int, record string, ttl time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over || c.fence == 0 {
+		return
+	}
+	limit, retention := c.q.nodeTimeout(ttl), c.q.nodes[node].lk.fenceRetention(ttl)
+	c.take(ctx, limit, retakeScript.request(limit, c.keys.all()[:2],
+		c.token, c.value, milliseconds(ttl), retention, c.fence, record), []int{node})
+}
+
+// release sends a release, and ends the claim. It returns the nodes that may yet be
+// taken by a request whose answer is not known.
+func (c *claim) release(ctx context.Context, limit time.Duration, r request) (ro *round, doubtful [][]*call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	doubtful = make([][]*call, len(c.stakes))
+	for i := range c.stakes {
+		c.stakes[i].look()
+		doubtful[i] = slices.Clone(c.stakes[i].calls)
+	}
+	return c.q.send(ctx, limit, r, c.q.all()), doubtful
+}
+
+// undo ends the claim, and takes back in the background what it has or may yet get. A
+// request that is on its way gets the time that it was given: in most cases nothing has
+// to be done then.
+func (c *claim) undo(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for i := range c.stakes {
+		s := &c.stakes[i]
+		s.look()
+		switch {
+		case slices.ContainsFunc(s.calls, (*call).underWay):
+			go c.undoLate(context.WithoutCancel(ctx), i, s.calls[len(s.calls)-1], time.Until(c.patience))
+		case s.held || len(s.calls) > 0:
+			c.undoNode(ctx, i, slices.Clone(s.calls))
+		}
+	}
+}
+
+// undoLate waits for the last request to a node first, as long as the node has to answer.
+func (c *claim) undoLate(ctx context.Context, node int, last *call, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-last.done:
+	case <-timer.C:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.stakes[node]
+	s.look()
+	if s.held || len(s.calls) > 0 {
+		c.undoNode(ctx, node, slices.Clone(s.calls))
+	}
+}
+
+func (c *claim) undoNode(ctx context.Context, node int, doubtful []*call) {
+	c.q.nodes[node].lk.undo(ctx, c.keys, c.token, "", doubtful)
+}
+
+// holds tells whether the token stands on a node, as far as known.
+func (c *claim) holds(node int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stakes[node].held
+}

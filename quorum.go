@@ -1,0 +1,344 @@
+package redislock
+
+// How a quorum works. It follows what Redis's documentation calls Redlock
+// ("Distributed Locks with Redis"): the lock is held by whoever has its token on a
+// majority of N servers that know nothing of each other. To that it adds fences that
+// grow, by the two phases of a register of Attiya, Bar-Noy and Dolev ("Sharing memory
+// robustly in message-passing systems"): read the greatest from a majority, and write
+// it to a majority before anybody relies on it.
+//
+//	quorum.go    the engine: which nodes there are, a request to many of them
+//	ballot.go    one request of the quorum, from the first vote to the result
+//	claim.go     what one token has, or may yet get, on each node
+//	identity.go  which nodes are the same server
+//	health.go    which nodes are silent
+//
+// # Fences
+//
+// An acquisition succeeds only once its fence F, the greatest that a majority has
+// minted for it, is the record of a majority W, and at each node of W was so while the
+// key held its token (lua/raise.lua). A later acquisition is granted by a majority
+// that has a node k in common with W. At k its grant comes after the write of F: before
+// it, the token of the later one would have stood there, and had to go to make place
+// for ours, by expiry or by being given back, and then the other acquisition was not
+// later. Records never fall, and a grant mints more than the record: so its fence, the
+// greatest of all it was given, is above F. This needs no clock. If a node loses its
+// records (a restart without persistence), the clock of the node takes their place, as
+// on a single Redis.
+//
+// # One token, several attempts
+//
+// A call may need several attempts, and all have the same token. So a vote that one
+// attempt got without hearing of it counts for the next, since acquiring is idempotent
+// for each token. What an attempt without a majority was granted is handed back before
+// the call pauses: contenders that each kept a minority would block each other for a
+// TTL. A request that hands back may be executed late, in the middle of the next
+// attempt, and must not take a vote away that has been counted. It therefore names a
+// bound, the greatest fence the attempt was given, and frees the node only while its
+// record is not above (lua/handback.lua). The next attempt chooses its F above all
+// bounds so far, and counts a node only when its record is at least F. From then on
+// nothing that was handed back before can have an effect there.
+//
+// Nodes that did not answer are left alone until the call as a whole has failed (a
+// release under the same token could not be told from a hand-back that comes late).
+// Then they are looked after for as long as any undoing.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The default for how long a node may take to answer one request.
+const (
+	longestNodeTimeout  = 50 * time.Millisecond
+	shortestNodeTimeout = 5 * time.Millisecond
+)
+
+// NewQuorum returns a Locker that holds a lock once a majority of the given servers,
+// floor(N/2)+1 of N, has granted it (Redlock). As long as a majority of the servers
+// works, so do its locks. The servers must be primaries that are independent of each
+// other, not replicas of one another. N is best odd: four tolerate the loss of one, as
+// three do. What counts are the configured servers, not those that answer.
+//
+// What the methods of a Locker and of its Locks promise, they promise for the majority.
+// What differs:
+//
+//   - Each request goes to all servers at the same time, and is decided as soon as
+//     enough have answered. A server has the node time-out to do so: [WithNodeTimeout],
+//     by default 50 ms, or a twentieth of the TTL if that is shorter, but at least 5 ms.
+//   - An acquisition takes two round trips, since it writes its fence back to a majority;
+//     with one server it takes one. Everything else takes one, but Resume up to two. One
+//     attempt ends within two node time-outs, and so does TryAcquire with all its attempts.
+//   - An acquisition that fails is undone on every server: within the same time on those
+//     that can be reached, else in the background, for at most 15 seconds.
+//   - [ErrNotAcquired] says that so many servers are taken that the others make no
+//     majority, be it by a holder or by several who tried at the same time. If it takes
+//     servers that do not answer to make one, that is an outage, and the error says which
+//     they are, and why.
+//   - Waiting is by polling, after 10 to 500 ms, and nobody is told of a release, but for
+//     the first in line of the same Locker, who asks at once. Processes have no turns.
+//     An Acquire that knows that some servers are taken waits for those that are down.
+//   - A renewal and Extend succeed if a majority still holds the token. In the background
+//     they then take the lock also on servers where it is free, because these were
+//     restarted or could not be reached before. A lock that was lost on a majority is
+//     never recreated. Once Release has begun, Extend returns [ErrNotHeld], also if the
+//     release failed.
+//   - Inspect and TTL tell what a majority agrees on, and the time for which a majority
+//     will hold the lock. Info.Waiters is 0.
+//
+// A server that forgets a lock (a restart without persistence, an eviction, FLUSHALL)
+// can grant it again. If the holder has just a bare majority, that makes a second one.
+// It takes an fsync for every write, or a restart that is delayed by the longest TTL,
+// to prevent that; the holder hears of it at its next renewal. Fences grow as long as a
+// server keeps its records, or its clock is not behind the others'.
+//
+// NewQuorum asks each server for its run id (INFO server). It returns an error if one
+// server is there twice, or denies the permission to ask, and if a client is nil, there
+// twice, a [redis.Ring], or a [redis.ClusterClient], which stands for many primaries. It
+// blocks for at most a second. A server that does not answer is no error: it is asked
+// again before its first vote counts, and has none if it is there already.
+//
+// While a request is under way the Locker has one goroutine for each server, and one that
+// counts. That of a server which does not answer stays until the time-outs of its client.
+// After a second of silence a server is asked once in 200 ms only, until it answers.
+func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
+	if err := checkClients(clients); err != nil {
+		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
+	}
+	o := newOptions(opts)
+	q := &quorum{timeout: o.nodeTimeout}
+	for i, client := range clients {
+		lk := newLocker(newEngine(client, o), false, o)
+		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, lk: lk})
+	}
+	if err := q.identify(); err != nil {
+		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
+	}
+	lk := newLocker(q, false, o)
+	lk.quorum = q
+	return lk, nil
+}
+
+func checkClients(clients []Client) error {
+	if len(clients) == 0 {
+		return errors.New("a client is needed")
+	}
+	seen := make(map[any]int)
+	for i, client := range clients {
+		if isNil(client) {
+			return fmt.Errorf("client %d is nil", i+1)
+		}
+		switch client.(type) {
+		case *redis.Ring:
+			return fmt.Errorf("client %d is a *redis.Ring, which moves keys when a shard is marked down", i+1)
+		case *redis.ClusterClient:
+			return fmt.Errorf("client %d is a *redis.ClusterClient; a quorum needs single primaries, which do not fail over", i+1)
+		}
+		if !reflect.TypeOf(client).Comparable() {
+			continue
+		}
+		if first, twice := seen[client]; twice {
+			return fmt.Errorf("clients %d and %d are the same", first, i+1)
+		}
+		seen[client] = i + 1
+	}
+	return nil
+}
+
+// quorum is the engine of a Locker on several servers. It makes each request of all of
+// them, and gives the reply that one Redis would have given, had it the votes of the
+// majority.
+type quorum struct {
+	nodes   []*node
+	timeout time.Duration // of one node and request; 0: by the TTL
+	servers servers
+}
+
+// node is one server. Its Locker is never seen by anybody: it has the engine, and the
+// means to undo what may be executed late.
+type node struct {
+	q     *quorum
+	index int
+	addr  string
+
+	client Client
+	lk     *Locker
+
+	health  health
+	trouble atomic.Pointer[error] // of its last request, if it says more than that time was up
+}
+
+// addrOf is for error texts.
+func addrOf(client Client) string {
+	if c, ok := client.(interface{ Options() *redis.Options }); ok {
+		return c.Options().Addr
+	}
+	return ""
+}
+
+func (n *node) String() string {
+	if n.addr == "" {
+		return fmt.Sprintf("node %d", n.index+1)
+	}
+	return fmt.Sprintf("node %d (%s)", n.index+1, n.addr)
+}
+
+// majority is how many nodes make a quorum. Of all that are configured: those that
+// cannot be reached may have granted the lock to somebody else.
+func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
+
+// nodeTimeout is how long a node may take for a request about a lock with this TTL; 0:
+// one that asks for no lease, and so is not late when a lease is over.
+func (q *quorum) nodeTimeout(ttl time.Duration) time.Duration {
+	switch {
+	case q.timeout > 0:
+		return q.timeout
+	case ttl == 0:
+		return longestNodeTimeout
+	}
+	return min(max(ttl/20, shortestNodeTimeout), longestNodeTimeout)
+}
+
+func (q *quorum) start(ctx context.Context, r request) *call {
+	c := newCall(ctx, r)
+	c.willFinish()
+	b := q.open(ctx, r)
+	go func() {
+		reply, err := b.decide()
+		c.floor = b.floor
+		c.finish(reply, err)
+		if b.after != nil {
+			b.after()
+		}
+	}()
+	return c
+}
+
+// home is nowhere: nobody is told of a release.
+func (q *quorum) home(string) (addr string, on subscriber) { return "", nil }
+
+// suspect does nothing: each node has its own time-out.
+func (q *quorum) suspect() {}
+
+func (q *quorum) do(ctx context.Context, r request) *call {
+	c := q.start(ctx, r)
+	<-c.done
+	return c
+}
+
+// round is one request made of several nodes at the same time.
+type round struct {
+	ctx     context.Context // ends when the nodes' time is over, or all have answered
+	cancel  context.CancelFunc
+	calls   []*call  // by node; nil: it was not asked
+	answers chan int // the nodes that have answered
+	pending int      // how many have not been taken from answers
+}
+
+// send makes a request of some nodes. It does not block. That the caller leaves does
+// not end it: most of the nodes would answer in a moment, and it is good to know what.
+func (q *quorum) send(ctx context.Context, limit time.Duration, r request, to []int) *round {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	ro := &round{ctx: ctx, cancel: cancel, calls: make([]*call, len(q.nodes)), answers: make(chan int, len(to)), pending: len(to)}
+	left := new(atomic.Int32)
+	left.Store(int32(len(to)))
+	for _, i := range to {
+		ro.calls[i] = q.nodes[i].start(ctx, limit, r, func() {
+			ro.answers <- i
+			if left.Add(-1) == 0 {
+				ro.cancel()
+			}
+		})
+	}
+	return ro
+}
+
+func (q *quorum) all() []int {
+	all := make([]int, len(q.nodes))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// start makes a request of one node, and calls answered when the call is done.
+func (n *node) start(ctx context.Context, limit time.Duration, r request, answered func()) *call {
+	c := newCall(ctx, r)
+	if silent, ok := n.health.ask(limit); !ok {
+		c.finish("", silentFor(silent))
+		answered()
+		return c
+	}
+	c.willFinish()
+	go func() {
+		defer answered()
+		reply, err := "", n.q.verify(ctx, n)
+		if err == nil {
+			got := n.lk.engine.do(ctx, r)
+			reply, err = got.reply, got.err
+		}
+		n.remember(err)
+		c.finish(reply, err)
+	}()
+	return c
+}
+
+// remember keeps why a node failed, for later failures that have no more to say than
+// that it took too long: go-redis dials several times before it says what is wrong.
+func (n *node) remember(err error) {
+	var answer redis.Error
+	if err == nil || errors.As(err, &answer) {
+		n.health.heard()
+	}
+	switch {
+	case err == nil:
+		n.trouble.Store(nil)
+	case !isContextError(err):
+		n.trouble.Store(&err)
+	}
+}
+
+// failure puts the node before what happened to it, and the last trouble behind it, if
+// it was not asked or took too long.
+func (n *node) failure(err error, limit time.Duration) error {
+	var unasked *unaskedError
+	late := isContextError(err)
+	if late {
+		err = &noReplyError{waited: limit}
+	}
+	before := n.trouble.Load()
+	if before == nil || !late && !errors.As(err, &unasked) || errors.Is(err, *before) {
+		return fmt.Errorf("%s: %w", n, err)
+	}
+	return fmt.Errorf("%s: %w; before that: %w", n, err, *before)
+}
+
+// timedOut tells whether there are nodes that had all their time and did not answer.
+func (ro *round) timedOut() bool { return errors.Is(ro.ctx.Err(), context.DeadlineExceeded) }
+
+// next is the next node that has answered. It waits for one, and reports false if there
+// is none in time, or when ctx ends.
+func (ro *round) next(ctx context.Context) (node int, ok bool) {
+	if ro.pending == 0 {
+		return 0, false
+	}
+	select {
+	case node = <-ro.answers:
+	case <-ctx.Done():
+		return 0, false
+	case <-ro.ctx.Done():
+		select {
+		case node = <-ro.answers: // it came before
+		default:
+			return 0, false
+		}
+	}
+	ro.pending--
+	return node, true
+}
