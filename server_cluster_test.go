@@ -665,6 +665,7 @@ func TestServerClusterPrimaryIsLost(t *testing.T) {
 		t.Run(way, func(t *testing.T) { c.losePrimary(t, way, fault.lose, fault.find) })
 	}
 	t.Run("with what it has not replicated", c.loseUnreplicated)
+	t.Run("under load", c.loseUnderLoad)
 }
 
 func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistest.Server)) {
@@ -780,6 +781,71 @@ func (c *shards) loseUnreplicated(t *testing.T) {
 	old.Restart()
 	c.WaitReady(t, 30*time.Second)
 	c.handedOver(t, name, a, b)
+}
+
+// While many take turns their primary dies. What it granted last may be unknown to its
+// successor, so that two can hold the lock for once: the fences tell them apart.
+func (c *shards) loseUnderLoad(t *testing.T) {
+	const lockers, goroutines, ttl = 3, 4, 3 * time.Second
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	name := "load"
+	var inside, overlaps, failures atomic.Int32
+	var mu sync.Mutex
+	var fences []int64 // in the order of the sections
+	var wg sync.WaitGroup
+	for range lockers {
+		lk := c.locker(t)
+		for range goroutines {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					err := lk.WithLock(ctx, name, ttl, func(_ context.Context, lock *redislock.Lock) error {
+						if inside.Add(1) > 1 {
+							overlaps.Add(1)
+						}
+						defer inside.Add(-1)
+						mu.Lock()
+						defer mu.Unlock()
+						fences = append(fences, lock.Fence())
+						return nil
+					})
+					if err != nil && ctx.Err() == nil {
+						failures.Add(1)
+					}
+				}
+			})
+		}
+	}
+	sections := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(fences)
+	}
+	require.Eventually(t, func() bool { return sections() >= 100 }, soon, tick)
+	old := c.Primary(t, keyOf(name))
+	old.Kill()
+	c.WaitForPrimary(t, keyOf(name), old, 30*time.Second)
+	before := sections()
+	// Whoever held the lock then may not have been able to release it.
+	require.Eventually(t, func() bool { return sections() >= before+100 }, ttl+recovery, tick, "service does not resume")
+	old.Restart()
+	c.WaitReady(t, 30*time.Second)
+	before = sections()
+	require.Eventually(t, func() bool { return sections() >= before+100 }, soon, tick)
+	cancel()
+	wg.Wait()
+	t.Logf("%d sections, %d of them beside another, %d failures", len(fences), overlaps.Load(), failures.Load())
+	assert.LessOrEqual(t, overlaps.Load(), int32(1))
+	backwards := 0
+	for i := range fences[1:] {
+		if fences[i+1] <= fences[i] {
+			backwards++
+		}
+	}
+	assert.LessOrEqual(t, backwards, 1, "fences fall: a resource refuses these")
+	slices.Sort(fences)
+	assert.Len(t, slices.Compact(fences), len(fences), "two with one fence")
+	c.gone(t, name)
 }
 
 // fenced loses the primary on which first stands, and has b take the lock on the new
