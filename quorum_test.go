@@ -1252,3 +1252,14 @@ func (f *fight) leave(lock *Lock) {
 		f.holder = nil
 	}
 }
+
+func TestNewQuorumRefusesReplicas(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		clients := make([]Client, len(q.nodes))
+		for i, r := range q.nodes {
+			clients[i] = r.client
+		}
+		_, err := NewQuorum(clients, WithReplicas(1, time.Second))
+		require.ErrorContains(t, err, "WithReplicas")
+	})
+}

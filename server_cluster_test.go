@@ -876,3 +876,33 @@ func fenced(t *testing.T, first *redislock.Lock, b *redislock.Locker, r *resourc
 	assert.True(t, r.write(second.Fence()))
 	require.NoError(t, second.Release(ctx))
 }
+
+// The inbox is that of a node, and stands in the ticket. After the slot has moved the
+// ticket with the old one must not stay beside the new one.
+func TestServerClusterWaiterHasOneTicketAfterItsSlotHasMoved(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	client := c.Client(t)
+	holder, err := redislock.New(client).TryAcquire(t.Context(), "a", time.Minute)
+	require.NoError(t, err)
+	other := redislock.New(c.Client(t), redislock.WithPollInterval(100*time.Millisecond))
+	acquired := make(chan *redislock.Lock, 1)
+	go func() {
+		lock, err := other.Acquire(t.Context(), "a", time.Minute)
+		assert.NoError(t, err)
+		acquired <- lock
+	}()
+	tickets := func() []string { return client.ZRange(t.Context(), "{lock:a}:queue", 0, -1).Val() }
+	require.Eventually(t, func() bool { return len(tickets()) == 1 }, soon, tick)
+	before := tickets()[0]
+	for _, node := range c.Nodes() {
+		if node != c.Primary(t, "lock:a") {
+			c.MoveSlot(t, "lock:a", node)
+			break
+		}
+	}
+	require.Eventually(t, func() bool { now := tickets(); return len(now) > 0 && now[len(now)-1] != before }, soon, tick)
+	require.Len(t, tickets(), 1)
+	require.NoError(t, holder.Release(t.Context()))
+	require.NoError(t, (<-acquired).Release(t.Context()))
+}
