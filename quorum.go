@@ -100,10 +100,10 @@ const (
 //
 // NewQuorum asks each server for its run id (INFO server). It returns an error if one
 // server is there twice, or denies the permission to ask; if there are no clients, or one
-// of them is nil, there twice, a [redis.Ring], or a [redis.ClusterClient], which stands for many primaries; and with
-// [WithReplicas]. It
-// blocks for at most a second. A server that does not answer is no error: it is asked
-// again before its first vote counts, and has none if it is there already.
+// of them is nil, there twice, a [redis.Ring], or a [redis.ClusterClient], which stands
+// for many primaries; and with [WithReplicas]. It blocks for at most a second. A server
+// that does not answer is no error: it is asked again before its first vote counts, and
+// has none if it is there already.
 //
 // While a request is under way the Locker has one goroutine for each server, and one that
 // counts. That of a server which does not answer stays until the time-outs of its client.
