@@ -66,7 +66,7 @@ type outcome struct {
 
 // try makes one request, without a ticket.
 func (a *acquisition) try(ctx context.Context) outcome {
-	c, reply, err := a.lk.ask(ctx, a.request("", 0))
+	c, reply, err := a.lk.ask(ctx, a.request(ticketing{}))
 	return a.outcome(c, reply, err)
 }
 
@@ -78,7 +78,7 @@ func (a *acquisition) value() string {
 	return a.token + " " + a.opts.metadata
 }
 
-func (a *acquisition) request(ticket string, place int64) request {
+func (a *acquisition) request(t ticketing) request {
 	var token any = a.token
 	value := token
 	if a.opts.metadata != "" {
@@ -86,10 +86,10 @@ func (a *acquisition) request(ticket string, place int64) request {
 	}
 	limit, ttl, retention := a.lk.replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
 	var r request
-	if ticket == "" {
+	if t.ticket == "" {
 		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention)
 	} else {
-		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention, ticket, a.lk.queueLifetime(), place)
+		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention, t.ticket, a.lk.queueLifetime(), t.place, t.stale)
 	}
 	r.ttl, r.claim = a.ttl, a.claim
 	return r

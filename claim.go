@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -109,7 +108,7 @@ func (s *stake) look() {
 		if !call.answered() {
 			return false
 		}
-		s.held = s.held || call.err == nil && tookNode(call.reply) || errors.Is(call.err, ErrNotReplicated)
+		s.held = s.held || call.err == nil && tookNode(call.reply)
 		return true
 	})
 }

@@ -40,8 +40,8 @@ var (
 	ErrInvalidTTL = errors.New("invalid TTL")
 
 	// ErrNotReplicated says that fewer replicas than asked for with [WithReplicas]
-	// acknowledged the lock in time, or that the server does not know WAIT. The lock
-	// was released again.
+	// acknowledged the lock in time, or that the server does not know or permit WAIT.
+	// The lock was released again.
 	ErrNotReplicated = errors.New("lock is not replicated")
 
 	// ErrInvalidName says that a lock name cannot be used: it is empty, or the

@@ -519,6 +519,20 @@ func ExampleNewQuorum() {
 	// outage: true
 }
 
+func ExampleNewQuorum_clients() {
+	clients := []redislock.Client{
+		redis.NewClient(&redis.Options{Addr: "redis1:6379", DialerRetries: 1}),
+		redis.NewClient(&redis.Options{Addr: "redis2:6379", DialerRetries: 1}),
+		redis.NewClient(&redis.Options{Addr: "redis3:6379", DialerRetries: 1}),
+	}
+	locker, err := redislock.NewQuorum(clients)
+	if err != nil {
+		panic(err)
+	}
+	_, err = locker.Inspect(context.Background(), "order:42")
+	fmt.Println(err)
+}
+
 // steady leaves out what differs from run to run.
 func steady(_ []string, a slog.Attr) slog.Attr {
 	switch a.Key {

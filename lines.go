@@ -91,6 +91,7 @@ type waiter struct {
 	nudged     bool          // something has happened since it began its last question: it is due
 	ticketed   time.Time     // when its first ticket was sent; zero: none was
 	registered *registration // the latest of its ticket; nil: it has none in the queue
+	stale      string        // a ticket with another inbox, which may stand in the queue: the slot has moved
 	strays     []*call       // releases that brought it along, and may yet be executed
 
 	grant *grant        // the first that has arrived, unless it was taken
@@ -391,7 +392,12 @@ const (
 // registration is answered, all that is known of a grant is that it is not older
 // than the first ticket.
 func (ls *lines) expectGrant(w *waiter, inbox string) {
-	w.a.inbox = inbox
+	if inbox != noInbox && inbox != w.a.inbox {
+		if w.a.inbox != "" {
+			w.stale = w.a.ticket(w.a.inbox)
+		}
+		w.a.inbox = inbox
+	}
 	if ls.heads == nil {
 		ls.heads = make(map[string]*waiter)
 	}
@@ -407,7 +413,7 @@ func (ls *lines) expectGrant(w *waiter, inbox string) {
 // begin notes that w begins a question. If there is an inbox the question carries a
 // ticket, which asks for a place in the queue. A grant may come before the answer if w
 // has a ticket, or a release of this Locker can bring it along.
-func (ls *lines) begin(w *waiter) (inbox string, place int64, expecting bool) {
+func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.nudged = false
@@ -415,14 +421,14 @@ func (ls *lines) begin(w *waiter) (inbox string, place int64, expecting bool) {
 	if in == nil { // nobody has waited yet; the inbox may be open all the same
 		in = w.a.lk.inboxes.of(w.a.keys.lock)
 	}
-	if inbox = in.liveID(); inbox != noInbox {
+	if inbox := in.liveID(); inbox != noInbox {
 		ls.expectGrant(w, inbox)
-		place = w.line.place
+		t = ticketing{ticket: w.a.ticket(inbox), place: w.line.place, stale: w.stale}
 	}
-	if expecting = inbox != noInbox || w.line.contended || !w.ticketed.IsZero(); expecting {
+	if expecting = t.ticket != "" || w.line.contended || !w.ticketed.IsZero(); expecting {
 		w.sleeps()
 	}
-	return inbox, place, expecting
+	return t, expecting
 }
 
 // learned notes what a question came to, and when the next one is due. It returns
@@ -444,6 +450,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 		w.askIn(min(w.pause.next(), w.a.lk.pollPause()))
 		return w.verdict(out.err)
 	case out.queued:
+		w.stale = ""
 		w.enqueued(registration{sent: c.sent, server: out.server})
 		w.askIn(w.leasePause(out.left))
 	default:

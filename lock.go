@@ -141,7 +141,7 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // the lock was released, and if it has a watchdog it goes on renewing.
 //
 // It blocks as TryAcquire does, and has its errors for bad arguments. On error the
-// lock is left to its lease.
+// lock is left to its lease, which may have been set to ttl.
 func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	a, err := lk.newAcquisition(ctx, opResume, name, ttl, acquireOptions{}.with(opts))
 	if err != nil {
@@ -167,7 +167,7 @@ type Info struct {
 
 // Inspect reads who holds the lock called name. What it says may be outdated when
 // it returns; use it to show and to debug, not to decide. It blocks as TryAcquire
-// does.
+// does, and has its errors for a bad name, for transport and of the server.
 func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	keys, err := lk.keysFor(name)
 	if err == nil {
@@ -197,8 +197,11 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 //
 // The release blocks as [Lock.Release] does. When ctx has ended, or fn panicked, it
 // is waited for 750 ms at most. A release that failed by then is WithLock's error,
-// and goes on in the background, for 15 seconds.
+// and goes on in the background, for 15 seconds. WithLock panics if fn is nil.
 func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, fn func(ctx context.Context, lock *Lock) error, opts ...AcquireOption) (err error) {
+	if fn == nil {
+		panic("redislock: WithLock(nil): a function is needed")
+	}
 	lock, err := lk.acquire(ctx, name, ttl, acquireOptions{watchdog: true}.with(opts))
 	if err != nil {
 		return err

@@ -1222,3 +1222,12 @@ func TestOneLockIsUsedByManyGoroutines(t *testing.T) {
 		requireNoGoroutines(t)
 	})
 }
+
+func TestWithLockNeedsAFunction(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.requireSilence(func() {
+			require.Panics(t, func() { _ = lk.WithLock(t.Context(), "a", time.Minute, nil) })
+		})
+	})
+}

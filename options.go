@@ -77,7 +77,8 @@ func WithFenceRetention(d time.Duration) Option {
 // name goes without asking Redis, whatever pushes it expects. The default is five
 // seconds. This, or the rest of the holder's lease if that is shorter, is how long a
 // waiter may take to notice what nobody tells it: a lock that was deleted by hand or
-// released by another library, a lost message. It panics unless d is positive.
+// released by another library, a lost message. On a quorum it is the longest pause of
+// the polling, which grows to 500 ms at most. It panics unless d is positive.
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
 	return func(o *options) { o.pollInterval = d }
@@ -88,8 +89,8 @@ func WithPollInterval(d time.Duration) Option {
 // command WAIT. If fewer have, the lock is released again and the acquisition fails with
 // [ErrNotReplicated]. A lock that another process hands over takes a round trip more. The
 // default is 0: replicas are not asked. timeout should be shorter than the TTL, and than
-// the client's ReadTimeout. With [NewQuorum] each server has to have n replicas of its
-// own, one with fewer has no vote, and timeout should be shorter than the node time-out.
+// the client's ReadTimeout; Redis may take 100 ms longer to say that it is over. It is not
+// for a quorum.
 //
 // It narrows the window in which a failover forgets a lock and does not close it: a
 // replica that has not acknowledged can be the one that is promoted, and renewals and

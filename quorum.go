@@ -99,10 +99,11 @@ const (
 // server keeps its records, or its clock is not behind the others'.
 //
 // NewQuorum asks each server for its run id (INFO server). It returns an error if one
-// server is there twice, or denies the permission to ask, and if a client is nil, there
-// twice, a [redis.Ring], or a [redis.ClusterClient], which stands for many primaries. It
-// blocks for at most a second. A server that does not answer is no error: it is asked
-// again before its first vote counts, and has none if it is there already.
+// server is there twice, or denies the permission to ask; if there are no clients, or one
+// of them is nil, there twice, a [redis.Ring], or a [redis.ClusterClient], which stands
+// for many primaries; and with [WithReplicas]. It blocks for at most a second. A server
+// that does not answer is no error: it is asked again before its first vote counts, and
+// has none if it is there already.
 //
 // While a request is under way the Locker has one goroutine for each server, and one that
 // counts. That of a server which does not answer stays until the time-outs of its client.
@@ -112,6 +113,9 @@ func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
 	}
 	o := newOptions(opts)
+	if o.replicas > 0 {
+		return nil, errors.New("redislock: NewQuorum: WithReplicas is for one primary; the servers of a quorum need no replicas")
+	}
 	q := &quorum{timeout: o.nodeTimeout}
 	for i, client := range clients {
 		lk := newLocker(newEngine(client, o), false, o)

@@ -1253,16 +1253,6 @@ func (f *fight) leave(lock *Lock) {
 	}
 }
 
-func TestQuorumNotReplicatedLeavesNothing(t *testing.T) {
-	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
-		lk := q.locker(WithReplicas(1, 10*time.Millisecond))
-		_, err := lk.TryAcquire(t.Context(), "a", time.Minute)
-		require.ErrorIs(t, err, ErrNotReplicated)
-		time.Sleep(2 * nodeTimeout)
-		require.Equal(t, []string{"", "", ""}, q.values("a"))
-	})
-}
-
 func TestQuorumFenceIsNotWrittenByAnOddReply(t *testing.T) {
 	for _, odd := range []string{"OK", "2", "-1", "x y"} {
 		inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
@@ -1330,5 +1320,16 @@ func TestQuorumInspectSeesAForeignHolderWithoutAToken(t *testing.T) {
 		info, err := q.Inspect(t.Context(), "a")
 		require.NoError(t, err)
 		require.Equal(t, Info{Held: true, TTL: -1}, info, "as on one server")
+	})
+}
+
+func TestNewQuorumRefusesReplicas(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		clients := make([]Client, len(q.nodes))
+		for i, r := range q.nodes {
+			clients[i] = r.client
+		}
+		_, err := NewQuorum(clients, WithReplicas(1, time.Second))
+		require.ErrorContains(t, err, "WithReplicas")
 	})
 }

@@ -280,5 +280,7 @@ func (lk *Locker) handOverRequest(keys *lockKeys, token, ticket string, next *ac
 // releaseAlone is a request to release that frees the lock, and leaves the queue as it
 // is.
 func (r request) releaseAlone() request {
-	return releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
+	alone := releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
+	alone.claim = r.claim
+	return alone
 }

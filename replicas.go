@@ -17,7 +17,7 @@ import (
 // script then writes the lease once more.
 //
 // Where too few have, it is the acquisition that frees the lock, since only it knows
-// that no other request of its is about to succeed; on a quorum, its claim does.
+// that no other request of its is about to succeed.
 type replicated struct {
 	engine
 	client   Client

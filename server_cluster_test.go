@@ -32,6 +32,8 @@ type shards struct {
 	*redistest.Cluster
 	direct *redis.ClusterClient // the test's own
 	log    *journal
+
+	options []func(*redis.ClusterOptions) // of the Lockers' clients
 }
 
 func startShards(t *testing.T) *shards {
@@ -45,7 +47,7 @@ func startShards(t *testing.T) *shards {
 
 // locker is a Locker with a client of its own, as another process has.
 func (c *shards) locker(t testing.TB, opts ...redislock.Option) *redislock.Locker {
-	return c.lockerWith(c.Client(t), opts...)
+	return c.lockerWith(c.Client(t, c.options...), opts...)
 }
 
 func (c *shards) lockerWith(client redislock.Client, opts ...redislock.Option) *redislock.Locker {
@@ -409,6 +411,11 @@ func TestServerClusterTopologyChangesWhileHeldAndWaitedFor(t *testing.T) {
 		t.Run(change, func(t *testing.T) { c.moveWhileWaitedFor(t, move) })
 		t.Run(change+", again and again", func(t *testing.T) { c.moveUnderLoad(t, move) })
 	}
+	t.Run("manual fail-over, and reads go to replicas", func(t *testing.T) {
+		c.options = []func(*redis.ClusterOptions){func(o *redis.ClusterOptions) { o.RouteRandomly = true }}
+		defer func() { c.options = nil }()
+		c.moveWhileWaitedFor(t, func(t testing.TB, key string) { c.Failover(t, key) })
+	})
 	assert.Empty(t, c.log.about("lock lost"))
 	assert.Empty(t, c.log.about("nothing to release"))
 	t.Run("half migrated", c.halfMigrated)
@@ -463,9 +470,9 @@ func (c *shards) moveWhileWaitedFor(t *testing.T, move func(t testing.TB, key st
 
 // soonAfter checks that a release was noticed at once by one that waits, or by the time
 // it has to have recovered from the fail-over.
-func soonAfter(t testing.TB, released, up time.Time) {
+func soonAfter(t testing.TB, released, up time.Time, within time.Duration) {
 	t.Helper()
-	assert.True(t, time.Since(released) <= wakeUp || time.Since(up) <= recovery,
+	assert.True(t, time.Since(released) <= wakeUp || time.Since(up) <= within,
 		"%s after the release and %s after the fail-over", time.Since(released), time.Since(up))
 }
 
@@ -658,6 +665,7 @@ func TestServerClusterPrimaryIsLost(t *testing.T) {
 		t.Run(way, func(t *testing.T) { c.losePrimary(t, way, fault.lose, fault.find) })
 	}
 	t.Run("with what it has not replicated", c.loseUnreplicated)
+	t.Run("under load", c.loseUnderLoad)
 }
 
 func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistest.Server)) {
@@ -739,7 +747,7 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	lock, err = first(t)
 	require.NoError(t, err)
 	t.Logf("hand-over after that: %s", time.Since(released))
-	soonAfter(t, released, up)
+	soonAfter(t, released, up, recovery)
 	assert.Greater(t, lock.Fence(), holder.Fence())
 	require.NoError(t, lock.Release(ctx))
 	c.handedOver(t, kept, holders, other)
@@ -775,6 +783,71 @@ func (c *shards) loseUnreplicated(t *testing.T) {
 	c.handedOver(t, name, a, b)
 }
 
+// While many take turns their primary dies. What it granted last may be unknown to its
+// successor, so that two can hold the lock for once: the fences tell them apart.
+func (c *shards) loseUnderLoad(t *testing.T) {
+	const lockers, goroutines, ttl = 3, 4, 3 * time.Second
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	name := "load"
+	var inside, overlaps, failures atomic.Int32
+	var mu sync.Mutex
+	var fences []int64 // in the order of the sections
+	var wg sync.WaitGroup
+	for range lockers {
+		lk := c.locker(t)
+		for range goroutines {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					err := lk.WithLock(ctx, name, ttl, func(_ context.Context, lock *redislock.Lock) error {
+						if inside.Add(1) > 1 {
+							overlaps.Add(1)
+						}
+						defer inside.Add(-1)
+						mu.Lock()
+						defer mu.Unlock()
+						fences = append(fences, lock.Fence())
+						return nil
+					})
+					if err != nil && ctx.Err() == nil {
+						failures.Add(1)
+					}
+				}
+			})
+		}
+	}
+	sections := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(fences)
+	}
+	require.Eventually(t, func() bool { return sections() >= 100 }, soon, tick)
+	old := c.Primary(t, keyOf(name))
+	old.Kill()
+	c.WaitForPrimary(t, keyOf(name), old, 30*time.Second)
+	before := sections()
+	// Whoever held the lock then may not have been able to release it.
+	require.Eventually(t, func() bool { return sections() >= before+100 }, ttl+recovery, tick, "service does not resume")
+	old.Restart()
+	c.WaitReady(t, 30*time.Second)
+	before = sections()
+	require.Eventually(t, func() bool { return sections() >= before+100 }, soon, tick)
+	cancel()
+	wg.Wait()
+	t.Logf("%d sections, %d of them beside another, %d failures", len(fences), overlaps.Load(), failures.Load())
+	assert.LessOrEqual(t, overlaps.Load(), int32(1))
+	backwards := 0
+	for i := range fences[1:] {
+		if fences[i+1] <= fences[i] {
+			backwards++
+		}
+	}
+	assert.LessOrEqual(t, backwards, 1, "fences fall: a resource refuses these")
+	slices.Sort(fences)
+	assert.Len(t, slices.Compact(fences), len(fences), "two with one fence")
+	c.gone(t, name)
+}
+
 // fenced loses the primary on which first stands, and has b take the lock on the new
 // one.
 func fenced(t *testing.T, first *redislock.Lock, b *redislock.Locker, r *resource, lose func()) {
@@ -802,4 +875,34 @@ func fenced(t *testing.T, first *redislock.Lock, b *redislock.Locker, r *resourc
 	require.NoError(t, second.Extend(ctx, time.Minute), "it was disturbed by the old one")
 	assert.True(t, r.write(second.Fence()))
 	require.NoError(t, second.Release(ctx))
+}
+
+// The inbox is that of a node, and stands in the ticket. After the slot has moved the
+// ticket with the old one must not stay beside the new one.
+func TestServerClusterWaiterHasOneTicketAfterItsSlotHasMoved(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	client := c.Client(t)
+	holder, err := redislock.New(client).TryAcquire(t.Context(), "a", time.Minute)
+	require.NoError(t, err)
+	other := redislock.New(c.Client(t), redislock.WithPollInterval(100*time.Millisecond))
+	acquired := make(chan *redislock.Lock, 1)
+	go func() {
+		lock, err := other.Acquire(t.Context(), "a", time.Minute)
+		assert.NoError(t, err)
+		acquired <- lock
+	}()
+	tickets := func() []string { return client.ZRange(t.Context(), "{lock:a}:queue", 0, -1).Val() }
+	require.Eventually(t, func() bool { return len(tickets()) == 1 }, soon, tick)
+	before := tickets()[0]
+	for _, node := range c.Nodes() {
+		if node != c.Primary(t, "lock:a") {
+			c.MoveSlot(t, "lock:a", node)
+			break
+		}
+	}
+	require.Eventually(t, func() bool { now := tickets(); return len(now) > 0 && now[len(now)-1] != before }, soon, tick)
+	require.Len(t, tickets(), 1)
+	require.NoError(t, holder.Release(t.Context()))
+	require.NoError(t, (<-acquired).Release(t.Context()))
 }

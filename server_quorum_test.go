@@ -98,10 +98,7 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 	t.Parallel()
 	const majority, timeout = 2, 300 * time.Millisecond
 	q := newQuorumRig(t, 3)
-	free := make(chan *redislock.Locker, 8) // one for each name at a time: what shares a round trip shares its fate
-	for range cap(free) {
-		free <- q.lockerWith(t, q.clients(t, func(o *redis.Options) { o.PoolSize = 1000 }), redislock.WithNodeTimeout(timeout))
-	}
+	limit := make(chan struct{}, 8)
 	states := []string{"free", "taken", "down", "silent", "slow"}
 	begin := func(r *rig, state, name string) (end func()) {
 		asks := r.opOn("acquire", name)
@@ -128,9 +125,12 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 		count := func(state string) int {
 			return 3 - len(slices.DeleteFunc(slices.Clone(now), func(s string) bool { return s == state }))
 		}
-		lk := <-free
+		limit <- struct{}{}
+		// One for each name: what shares a round trip shares its fate, and a node that was
+		// silent for one name is not asked about another for a while.
+		lk := q.lockerWith(t, q.clients(t), redislock.WithNodeTimeout(timeout))
 		wg.Go(func() {
-			defer func() { free <- lk }()
+			defer func() { <-limit }()
 			var lock *redislock.Lock
 			var err error
 			took := timed(func() { lock, err = lk.TryAcquire(t.Context(), name, time.Hour) })

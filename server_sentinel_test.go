@@ -141,7 +141,7 @@ func (d *watched) losePrimary(t *testing.T, name string, lose, find func(*redist
 	lock, err := first(t)
 	require.NoError(t, err)
 	t.Logf("hand-over after that: %s", time.Since(released))
-	soonAfter(t, released, up)
+	soonAfter(t, released, up, 2*recovery) // clients ask the sentinels anew for each connection
 	assert.Greater(t, lock.Fence(), holder.Fence())
 	require.NoError(t, lock.Release(ctx))
 	d.handedOver(t, name, holders, other)

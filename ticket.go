@@ -18,6 +18,13 @@ func (a *acquisition) ticket(inbox string) string {
 	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
 }
 
+// ticketing is what a question says of the queue; nothing if ticket is empty.
+type ticketing struct {
+	ticket string
+	place  int64  // to stand at, us; 0: the last
+	stale  string // an earlier ticket, to be withdrawn, or empty
+}
+
 // hasInbox tells whether another process could tell the one who waits.
 func hasInbox(ticket string) bool {
 	fields := strings.SplitN(ticket, " ", 5)

@@ -111,11 +111,8 @@ func (w *waiter) answered(ctx context.Context, c *call, reply string, err error)
 // question is what w asks. It expects a grant meanwhile unless it is the first to
 // ask for a lock that, as far as known, nobody holds.
 func (w *waiter) question() (r request, expecting bool) {
-	inbox, place, expecting := w.a.lk.lines.begin(w)
-	if inbox == noInbox {
-		return w.a.request("", 0), expecting
-	}
-	return w.a.request(w.a.ticket(inbox), place), expecting
+	t, expecting := w.a.lk.lines.begin(w)
+	return w.a.request(t), expecting
 }
 
 // warnOfOutage logs one line for each time that Redis fails while we wait.

@@ -5,7 +5,7 @@
 -- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue
 -- ARGV[1] token, ARGV[2] token with metadata, ARGV[3] ttl ms, ARGV[4] fence retention ms;
 -- and where there is a ticket: ARGV[5] it, ARGV[6] queue lifetime ms, ARGV[7] its place
--- in the queue, 0: the last
+-- in the queue, 0: the last, ARGV[8] an earlier one to be withdrawn or ''
 -- Returns "fence time" with the server's time in us, or "fence" alone if it is the time;
 -- else "0 left time queued": the holder's remaining lease in ms (-1: endless), the time,
 -- and 1 if the ticket is queued.

@@ -44,6 +44,7 @@ end
 
 local queued = 0
 if ticket ~= '' then
+  if ARGV[8] ~= '' then redis.pcall('ZREM', KEYS[3], ARGV[8]) end
   -- A ticket whose inbox is not subscribed on this server would be passed over.
   local _, _, channel = parse(ticket)
   local place = ARGV[7] == '0' and now or ARGV[7]

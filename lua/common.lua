@@ -15,6 +15,18 @@ local function owns(held, token)
   return held == token or string.sub(held, 1, #token + 1) == token .. ' '
 end
 
+-- Gives the answer that a lock is not the token's. A replica must not, since it may be
+-- behind, and a client that has missed a fail-over may still ask it: it refuses to write,
+-- even what changes nothing. (On a primary this is refused as well if the lock is held,
+-- for it is no sorted set.)
+local function not_held(answer)
+  local written = redis.pcall('ZREM', KEYS[1], '')
+  if type(written) == 'table' and string.find(written.err, 'READONLY', 1, true) then
+    return redis.error_reply(written.err)
+  end
+  return answer
+end
+
 local function server_time()
   local time = redis.call('TIME')
   return time[1] .. string.sub('000000', #time[2] + 1) .. time[2]

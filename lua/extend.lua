@@ -9,8 +9,8 @@
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
-if not held then return '0 1 ' .. (KEYS[2] and redis.call('GET', KEYS[2]) or '') end
-if not owns(held, ARGV[1]) then return '0' end
+if not held then return not_held('0 1 ' .. (KEYS[2] and redis.call('GET', KEYS[2]) or '')) end
+if not owns(held, ARGV[1]) then return not_held('0') end
 
 -- PEXPIRE and not SET: it works while Redis is out of memory. What can raise an
 -- error is read before, and the fence is minted after, when writes are not refused.

@@ -8,6 +8,6 @@
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
-if not held or not owns(held, ARGV[1]) then return '0' end
+if not held or not owns(held, ARGV[1]) then return not_held('0') end
 redis.call('DEL', KEYS[1])
 return '1 0'

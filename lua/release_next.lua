@@ -3,7 +3,7 @@
 if type(held) == 'table' then return redis.error_reply(held.err) end
 
 if ARGV[3] and ARGV[3] ~= '' then redis.pcall('ZREM', KEYS[3], ARGV[3]) end
-if not held or not owns(held, ARGV[1]) then return '0' end
+if not held or not owns(held, ARGV[1]) then return not_held('0') end
 
 -- Where handing over is refused the lock is deleted.
 if popped == nil then popped = redis.pcall('ZPOPMIN', KEYS[3])[1] end
