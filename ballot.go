@@ -326,18 +326,22 @@ func (b *ballot) fence(fences map[int]int64) (int64, error) {
 // repair takes the lock on the nodes that turn out to be free. The lock is held without
 // them, so nobody waits for it.
 func (b *ballot) repair(judge judge, free map[int]string) {
-	ctx := context.WithoutCancel(b.ctx)
+	b.countLate(judge)
+	for node, record := range free {
+		b.claim.retake(context.WithoutCancel(b.ctx), node, record, b.r.ttl)
+	}
+}
+
+// countLate has the judge take note of the nodes that answer when all is decided.
+func (b *ballot) countLate(judge judge) {
 	for {
-		node, ok := b.round.next(ctx)
+		node, ok := b.round.next(context.WithoutCancel(b.ctx))
 		if !ok {
-			break
+			return
 		}
 		if c := b.round.calls[node]; c.err == nil {
-			_, _ = judge(node, c.reply) // for free; nothing is decided any more
+			_, _ = judge(node, c.reply) // its vote changes nothing any more
 		}
-	}
-	for node, record := range free {
-		b.claim.retake(ctx, node, record, b.r.ttl)
 	}
 }
 
@@ -374,19 +378,10 @@ func (b *ballot) release() (string, error) {
 // sweep looks after the nodes that have not answered, and those that a request may take
 // which was sent before the release and is executed after it.
 func (b *ballot) sweep(judge judge, answered []bool) {
-	ctx := context.WithoutCancel(b.ctx)
-	for {
-		node, ok := b.round.next(ctx)
-		if !ok {
-			break
-		}
-		if c := b.round.calls[node]; c.err == nil {
-			_, _ = judge(node, c.reply)
-		}
-	}
+	b.countLate(judge)
 	for node, doubtful := range b.doubtful {
 		if len(doubtful) > 0 || !answered[node] && b.claim.holds(node) {
-			b.claim.undoNode(ctx, node, doubtful)
+			b.claim.undoNode(context.WithoutCancel(b.ctx), node, doubtful)
 		}
 	}
 }

@@ -363,7 +363,7 @@ func TestServerScriptFlushStormIsNotNoticed(t *testing.T) {
 		})
 	}
 	lk := r.locker(t)
-	watched := hold(t, lk, "watched", 300*time.Millisecond, redislock.WithWatchdog())
+	watched := hold(t, lk, "watched", time.Second, redislock.WithWatchdog())
 	for range 4 {
 		work.Go(func() {
 			for range 60 {

