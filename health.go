@@ -59,5 +59,5 @@ func (e *unaskedError) Error() string { return "it was not asked: " + e.err.Erro
 func (e *unaskedError) Unwrap() error { return e.err }
 
 func silentFor(d time.Duration) error {
-	return &unaskedError{fmt.Errorf("it has been silent for %s", d.Round(time.Millisecond))}
+	return &unaskedError{fmt.Errorf("it has not answered for %s", d.Round(time.Millisecond))}
 }

@@ -32,6 +32,10 @@ func (q *quorum) identify() error {
 			err := q.verify(ctx, n)
 			n.remember(err)
 			if err != nil {
+				var unasked *unaskedError
+				if errors.As(err, &unasked) {
+					err = unasked.err // it was asked, here
+				}
 				err = fmt.Errorf("%s: %w", n, err)
 			}
 			results <- err
