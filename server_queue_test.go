@@ -355,7 +355,7 @@ func TestServerTurnsAreFairAndCostOneRequest(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(shape.processes, "x", shape.goroutines), func(t *testing.T) {
 			r := newRig(t)
-			turns := 50 * shape.processes * shape.goroutines
+			turns := 200 * shape.processes * shape.goroutines
 			if turns < 1000 {
 				turns = 1000
 			}
@@ -385,7 +385,8 @@ func TestServerTurnsAreFairAndCostOneRequest(t *testing.T) {
 					least, most = min(least, n), max(most, n)
 				}
 				if shape.requests < 2 { // else it depends on who is quick
-					assert.LessOrEqual(t, float64(most-least), max(2, 0.02*float64(most)), "%s: %d to %d", who, least, most)
+					// One that is slow to come back changes the order, hence not one or two.
+					assert.LessOrEqual(t, float64(most-least), max(4, 0.02*float64(most)), "%s: %d to %d", who, least, most)
 				}
 			}
 			r.nothingHeld(t)
