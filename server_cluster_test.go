@@ -503,7 +503,8 @@ func (c *shards) moveUnderLoad(t *testing.T, move func(t testing.TB, key string)
 		for range goroutines {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					err := lk.WithLock(ctx, name, 5*time.Second, func(_ context.Context, lock *redislock.Lock) error {
+					// A fail-over that gets no votes pauses the primary for 5 s.
+					err := lk.WithLock(ctx, name, 30*time.Second, func(_ context.Context, lock *redislock.Lock) error {
 						assert.Equal(t, int32(1), inside.Add(1), "two hold the lock")
 						assert.True(t, fences.write(lock.Fence()))
 						inside.Add(-1)
