@@ -14,8 +14,8 @@ import (
 // [MinTTL]; in each of these cases nothing is written. It never recreates a key.
 // It blocks for one round trip, or three if they fail in transport (see
 // [Locker.Acquire]; the lock then goes on with what remains of its lease, or with
-// ttl if that is shorter), and returns within 50 ms of the end of ctx. Extends of one lock are made one after
-// another.
+// ttl if that is shorter), and returns within 50 ms of the end of ctx. Extends of one
+// lock are made one after another.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if l.none() {
 		return l.failed(opExtend, errNoLock)

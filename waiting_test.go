@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -572,5 +574,48 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 		}
 		wg.Wait()
 		require.Greater(t, entered, 10)
+	})
+}
+
+// On a cluster a process may listen on another node than the one that its slot has moved
+// to. PSUBSCRIBE stands for it here: a message arrives, but NUMSUB does not count it.
+func TestATicketThatIsPassedOverIsToldToAskAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", time.Minute)
+		_, err := r.ZAdd(lock.keys.queue, 1, "passed 60000 5 elsewhere")
+		require.NoError(t, err)
+		elsewhere := r.admin.PSubscribe(t.Context(), "lock:inbox:*")
+		defer elsewhere.Close()
+		_, err = elsewhere.Receive(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(t.Context()))
+		message, err := elsewhere.ReceiveMessage(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "lock:inbox:elsewhere passed 0 0", message.Channel+" "+message.Payload)
+	})
+}
+
+func TestAWaiterThatWasPassedOverAsksAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		r.take("lock:a")
+		ctx, cancel := context.WithCancel(t.Context())
+		lk := r.locker()
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			_, err := lk.Acquire(ctx, "a", time.Minute)
+			assert.ErrorIs(t, err, ErrNotAcquired)
+		}()
+		time.Sleep(100 * time.Millisecond) // its ticket is queued
+		tickets, err := r.ZMembers("{lock:a}:queue")
+		require.NoError(t, err)
+		require.Len(t, tickets, 1)
+		ticket := strings.Fields(tickets[0])
+		before := r.requests(opAcquire)
+		require.NoError(t, r.admin.Publish(t.Context(), "lock:inbox:"+ticket[3], ticket[0]+" 0 0").Err())
+		synctest.Wait()
+		require.Equal(t, before+1, r.requests(opAcquire))
+		cancel()
+		<-over
 	})
 }

@@ -21,9 +21,9 @@ end
 -- Returns the first live ticket of the queue with its parts, beginning with the one
 -- that was popped already; those before it whose inbox nobody listens to are gone. On a
 -- cluster they may listen on another node, from which the slot has moved: they are told
--- to ask again. own is that of the
--- process which asks, and so is live. A thousand dead processes at the head of one
--- queue are as good as a bound. An error counts as an empty queue.
+-- to ask again. own is that of the process which asks, and so is live. A thousand dead
+-- processes at the head of one queue are as good as a bound. An error counts as an
+-- empty queue.
 local function first_in_queue(ticket, own)
   for _ = 1, 1000 do
     if not ticket then return nil end
