@@ -18,7 +18,7 @@ type acquisition struct {
 	keys  lockKeys
 	ttl   time.Duration
 	opts  acquireOptions
-	token string
+	token lockToken
 	claim *claim // on a quorum: what the token may have on which node
 
 	// unanswered are the requests that may have been, or may yet be, executed
@@ -27,6 +27,8 @@ type acquisition struct {
 	// queued says that a ticket may stand in the queue.
 	queued bool
 	inbox  string // the one in the last ticket
+
+	waiter waiter // of Acquire
 }
 
 // newAcquisition checks everything that can be checked without traffic.
@@ -45,7 +47,7 @@ func (lk *Locker) newAcquisition(ctx context.Context, op, name string, ttl time.
 	if err != nil {
 		return nil, a.failed(err)
 	}
-	a.token = uuid.NewString()
+	a.token = newLockToken(uuid.NewString())
 	a.claim = lk.newClaim(a)
 	return a, nil
 }
@@ -73,23 +75,22 @@ func (a *acquisition) try(ctx context.Context) outcome {
 // value is what the lock key will hold.
 func (a *acquisition) value() string {
 	if a.opts.metadata == "" {
-		return a.token
+		return a.token.text
 	}
-	return a.token + " " + a.opts.metadata
+	return a.token.text + " " + a.opts.metadata
 }
 
 func (a *acquisition) request(t ticketing) request {
-	var token any = a.token
-	value := token
+	value := a.token.arg
 	if a.opts.metadata != "" {
 		value = a.value()
 	}
 	limit, ttl, retention := a.lk.replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
 	var r request
 	if t.ticket == "" {
-		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention)
+		r = acquireScript.request(limit, a.keys.all(), a.token.arg, value, ttl, retention)
 	} else {
-		r = acquireScript.request(limit, a.keys.all(), token, value, ttl, retention, t.ticket, a.lk.queueLifetime(), t.place, t.stale)
+		r = acquireScript.request(limit, a.keys.all(), a.token.arg, value, ttl, retention, t.ticket, a.lk.queueLifetime(), t.place, t.stale)
 	}
 	r.ttl, r.claim = a.ttl, a.claim
 	return r

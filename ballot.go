@@ -194,7 +194,7 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 	}
 	limit := b.rest()
 	retention := b.q.nodes[0].lk.fenceRetention(b.r.ttl)
-	ro := b.q.send(b.ctx, limit, raiseScript.request(limit, b.r.keys()[:2], b.claim.token, fence, retention), below)
+	ro := b.q.send(b.ctx, limit, raiseScript.request(limit, b.r.keys()[:2], b.claim.token.arg, fence, retention), below)
 	t := newTally(b.q, ro, limit)
 	t.yes = len(fences) - len(below)
 	for !t.won() && t.canWin() {

@@ -12,7 +12,7 @@ import (
 type claim struct {
 	q     *quorum
 	keys  lockKeys
-	token string
+	token lockToken
 	value string    // what the lock key holds
 	until time.Time // when a TryAcquire has to be over; zero: no limit
 
@@ -153,7 +153,7 @@ func (c *claim) handBack(ctx context.Context, attempt int, nodes []int, bound in
 		return nil
 	}
 	c.void = max(c.void, bound)
-	return c.q.send(ctx, limit, handBackScript.request(limit, c.keys.all()[:2], c.token, bound), nodes)
+	return c.q.send(ctx, limit, handBackScript.request(limit, c.keys.all()[:2], c.token.arg, bound), nodes)
 }
 
 // freed notes that a node was freed by a hand-back or release, so that the token does not
@@ -232,7 +232,7 @@ func (c *claim) retake(ctx context.Context, node int, record string, ttl time.Du
 	}
 	limit, retention := c.q.nodeTimeout(ttl), c.q.nodes[node].lk.fenceRetention(ttl)
 	c.take(ctx, limit, retakeScript.request(limit, c.keys.all()[:2],
-		c.token, c.value, milliseconds(ttl), retention, c.fence, record), []int{node})
+		c.token.arg, c.value, milliseconds(ttl), retention, c.fence, record), []int{node})
 }
 
 // release sends a release, and ends the claim. It returns the nodes that may yet be

@@ -174,9 +174,12 @@ func isTransient(err error) bool {
 // isSplit tells whether a cluster is moving the slot of a request, so that some of its
 // keys may stand on one node and some on another. It was not executed.
 func isSplit(err error) bool {
+	if err == nil {
+		return false // most often; errors.As would allocate
+	}
 	var answer redis.Error
 	var several *quorumError // whose nodes are no cluster
-	return err != nil && !errors.As(err, &several) && errors.As(err, &answer) && hasState(answer, "TRYAGAIN")
+	return !errors.As(err, &several) && errors.As(err, &answer) && hasState(answer, "TRYAGAIN")
 }
 
 // hasState looks for a state anywhere in the text, not only at its start: an

@@ -170,8 +170,8 @@ func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
 	return l.lk.extendRequest(&l.keys, l.token, ttl, mode, l.claim)
 }
 
-func (lk *Locker) extendRequest(keys *lockKeys, token string, ttl time.Duration, mode string, claim *claim) request {
-	r := extendScript.request(lk.replyLimit(ttl), keys.all()[:2], token, milliseconds(ttl), lk.fenceRetention(ttl), mode)
+func (lk *Locker) extendRequest(keys *lockKeys, token lockToken, ttl time.Duration, mode string, claim *claim) request {
+	r := extendScript.request(lk.replyLimit(ttl), keys.all()[:2], token.arg, milliseconds(ttl), lk.fenceRetention(ttl), mode)
 	r.ttl, r.claim = ttl, claim
 	return r
 }

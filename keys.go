@@ -17,19 +17,26 @@ type lockKeys struct {
 
 func (k *lockKeys) all() []any { return k.args[:] }
 
-// newLockKeys names the keys of lock. All are parts of one text, since every
-// acquisition needs them.
-func newLockKeys(lock string, tagged bool) lockKeys {
+// newLockKeys names the keys of the lock prefix + name. All are parts of one text, since
+// every acquisition needs them. tagged says that the lock's key has a hash tag.
+func newLockKeys(prefix, name string, tagged bool) lockKeys {
 	const fence, queue = ":fence", ":queue"
 	open, closed := "", ""
 	if !tagged {
 		open, closed = "{", "}"
 	}
-	all := open + lock + closed + fence + open + lock + closed + queue
-	k := lockKeys{lock: lock, fence: all[:len(all)/2], queue: all[len(all)/2:]} // fence and queue are as long
-	k.args = [3]any{k.lock, k.fence, k.queue}
-	return k
+	all := open + prefix + name + closed + fence + open + prefix + name + closed + queue
+	lock := all[len(open):][:len(prefix)+len(name)]
+	return lockKeys{lock: lock, fence: all[:len(all)/2], queue: all[len(all)/2:]} // fence and queue are as long
 }
+
+// lockToken is that of one acquisition.
+type lockToken struct {
+	text string
+	arg  any // the same as an argument of a command
+}
+
+func newLockToken(text string) lockToken { return lockToken{text: text, arg: text} }
 
 var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way to keep the lock's keys in one slot")
 
@@ -37,20 +44,23 @@ var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way
 // one script must share a slot, hence the braces: Redis hashes what stands
 // between the first '{' and the first '}' behind it, if that is not empty.
 func (lk *Locker) keysFor(name string) (lockKeys, error) {
-	key := lk.opts.prefix + name
-	if name == "" {
-		return lockKeys{lock: key}, fmt.Errorf("%w: it is empty", ErrInvalidName)
+	keys := newLockKeys(lk.opts.prefix, name, false)
+	tagged := hasHashTag(keys.lock) // then the tag comes along
+	if tagged {
+		keys = newLockKeys(lk.opts.prefix, name, true)
 	}
-	if ambiguous(key, lk.opts.prefix) {
-		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errAmbiguous)
+	switch {
+	case name == "":
+		return keys, fmt.Errorf("%w: it is empty", ErrInvalidName)
+	case ambiguous(keys.lock, lk.opts.prefix):
+		return keys, fmt.Errorf("%w: %w", ErrInvalidName, errAmbiguous)
+	// Else the key becomes the tag of the others as a whole. With a '}' in it the tag
+	// would end there, and the slot would be another.
+	case lk.clustered && !tagged && strings.Contains(keys.lock, "}"):
+		return keys, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
 	}
-	tagged := hasHashTag(key) // then the tag comes along
-	// Else key becomes the tag of the others as a whole. With a '}' in it the tag would
-	// end there, and the slot would be another.
-	if lk.clustered && !tagged && strings.Contains(key, "}") {
-		return lockKeys{lock: key}, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
-	}
-	return newLockKeys(key, tagged), nil
+	keys.args = [3]any{keys.lock, keys.fence, keys.queue}
+	return keys, nil
 }
 
 var errAmbiguous = errors.New("the keys that belong to it can be those of another name")

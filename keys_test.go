@@ -173,7 +173,7 @@ func rivals(key string) (keys []string) {
 }
 
 func allKeys(lock string) []string {
-	k := newLockKeys(lock, hasHashTag(lock))
+	k := newLockKeys("", lock, hasHashTag(lock))
 	return []string{k.lock, k.fence, k.queue}
 }
 

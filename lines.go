@@ -49,7 +49,6 @@ package redislock
 // model_test.go enumerates the interleavings of all this.
 
 import (
-	"container/list"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -67,8 +66,8 @@ type lines struct {
 // line is the local queue for one name: first come, first served. Only its head
 // is represented in Redis; the others cost nothing.
 type line struct {
-	holder    *Lock     // the lock of this Locker that stands in the key, as far as known
-	waiters   list.List // of *waiter
+	holder    *Lock // the lock of this Locker that stands in the key, as far as known
+	waiters   row
 	contended bool      // somebody has been seen to hold the lock; before that, nobody waits but asks
 	inbox     *inbox    // where its head's grants arrive; nil while nobody waits, or that is unknown
 	place     int64     // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
@@ -82,10 +81,10 @@ type line struct {
 type waiter struct {
 	a     *acquisition
 	line  *line
-	spot  *list.Element // in line.waiters; nil when it has left
-	lock  *Lock         // what it has left with, if anything
-	tries int           // requests that failed before there was any answer
-	pause backoff       // between questions of one that is not in the queue
+	left  bool    // its line
+	lock  *Lock   // what it has left with, if anything
+	tries int     // requests that failed before there was any answer
+	pause backoff // between questions of one that is not in the queue
 
 	due        time.Time     // when it asks Redis next; zero: not while others are before it
 	nudged     bool          // something has happened since it began its last question: it is due
@@ -96,6 +95,8 @@ type waiter struct {
 
 	grant *grant        // the first that has arrived, unless it was taken
 	wake  chan struct{} // due or grant has changed; nil while nobody sleeps on it
+
+	before, behind *waiter // in its line
 }
 
 // at finds the line for a key. A line exists while it has a holder or waiters.
@@ -115,7 +116,7 @@ func (ls *lines) at(key string) *line {
 // inbox is open while somebody waits: the one on the server where the key stands now.
 func (ls *lines) tidy(key string, l *line, ins *inboxes) {
 	var in *inbox
-	if l.contended && l.waiters.Len() > 0 {
+	if l.contended && l.waiters.first != nil {
 		in = ins.of(key)
 	}
 	if in != l.inbox {
@@ -123,17 +124,40 @@ func (ls *lines) tidy(key string, l *line, ins *inboxes) {
 		in.need(true)
 		l.inbox = in
 	}
-	if l.holder == nil && l.waiters.Len() == 0 && ls.names[key] == l {
+	if l.holder == nil && l.waiters.first == nil && ls.names[key] == l {
 		delete(ls.names, key)
 	}
 }
 
+// row is a list of waiters. Unlike container/list it allocates nothing for each.
+type row struct{ first, last *waiter }
+
+func (r *row) add(w *waiter) {
+	if w.before = r.last; w.before != nil {
+		w.before.behind = w
+	} else {
+		r.first = w
+	}
+	r.last = w
+}
+
+func (r *row) remove(w *waiter) {
+	if w.before != nil {
+		w.before.behind = w.behind
+	} else {
+		r.first = w.behind
+	}
+	if w.behind != nil {
+		w.behind.before = w.before
+	} else {
+		r.last = w.before
+	}
+	w.before, w.behind = nil, nil
+}
+
 // head is the waiter that is represented in Redis, or nil.
 func (l *line) head() *waiter {
-	if front := l.waiters.Front(); front != nil {
-		return front.Value.(*waiter)
-	}
-	return nil
+	return l.waiters.first
 }
 
 // join puts a waiter at the end of its line.
@@ -141,7 +165,7 @@ func (ls *lines) join(w *waiter) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.line = ls.at(w.a.keys.lock)
-	w.spot = w.line.waiters.PushBack(w)
+	w.line.waiters.add(w)
 	if w.line.head() == w {
 		w.promote()
 		w.askIn(min(time.Until(w.due), patience))
@@ -176,18 +200,18 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 		lock = w.lastGrant()
 	}
 	wasHead := l.head() == w
-	l.waiters.Remove(w.spot)
-	w.spot, w.lock = nil, lock
+	l.waiters.remove(w)
+	w.left, w.lock = true, lock
 	w.a.queued = !w.ticketed.IsZero()
 	w.a.unanswered = append(w.a.unanswered, w.strays...)
-	delete(ls.heads, w.a.token)
+	delete(ls.heads, w.a.token.text)
 	if lock != nil {
 		l.hold(lock)
 	}
 	if l.turn.IsZero() {
 		l.turn = time.Now()
 	}
-	if lock != nil || l.waiters.Len() == 0 {
+	if lock != nil || l.waiters.first == nil {
 		l.place = 0
 	}
 	if next := l.head(); wasHead && next != nil {
@@ -216,8 +240,8 @@ func isOwn(err error) bool {
 }
 
 func (l *line) fail(err error) {
-	for e := l.waiters.Front(); e != nil; e = e.Next() {
-		e.Value.(*waiter).give(grant{err: err})
+	for w := l.waiters.first; w != nil; w = w.behind {
+		w.give(grant{err: err})
 	}
 }
 
@@ -360,7 +384,7 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
 	if l == nil {
 		return nil, ""
 	}
-	if l.holder != nil && l.holder.token == lock.token { // Resume makes a second handle
+	if l.holder != nil && l.holder.token.text == lock.token.text { // Resume makes a second handle
 		l.holder = nil
 	}
 	if w = l.head(); w == nil {
@@ -401,7 +425,7 @@ func (ls *lines) expectGrant(w *waiter, inbox string) {
 	if ls.heads == nil {
 		ls.heads = make(map[string]*waiter)
 	}
-	ls.heads[w.a.token] = w
+	ls.heads[w.a.token.text] = w
 	if w.ticketed.IsZero() {
 		w.ticketed = time.Now()
 	}
@@ -498,7 +522,7 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	switch {
-	case w.spot == nil:
+	case w.left:
 		return true, w.lock
 	case err != nil:
 		if maybeExecuted(err) {

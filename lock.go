@@ -150,7 +150,7 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	if token == "" || strings.Contains(token, " ") {
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
-	a.token = token
+	a.token = newLockToken(token)
 	a.claim = lk.adoptedClaim(a)
 	return a.resume(ctx)
 }
@@ -241,7 +241,7 @@ type Lock struct {
 	lk    *Locker
 	name  string
 	keys  lockKeys
-	token string
+	token lockToken
 	fence int64
 	claim *claim // on a quorum
 
@@ -296,7 +296,7 @@ func (l *Lock) Token() string {
 	if l.none() {
 		return ""
 	}
-	return l.token
+	return l.token.text
 }
 
 // Fence is the fencing token of this acquisition: greater than that of every
@@ -384,7 +384,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 		return 0, l.failed(opTTL, ErrReleased)
 	}
 	r, err := l.lk.inspect(ctx, l.keys.all()[:1])
-	if err == nil && !r.heldBy(l.token) {
+	if err == nil && !r.heldBy(l.token.text) {
 		err = ErrNotHeld
 	}
 	if err != nil {
@@ -395,7 +395,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 
 // warn logs what a person should look into.
 func (lk *Locker) warn(message string, l *Lock, err error) {
-	lk.opts.logger.Warn(message, "key", l.keys.lock, "token", shortToken(l.token), "fence", l.fence, "error", err)
+	lk.opts.logger.Warn(message, "key", l.keys.lock, "token", shortToken(l.token.text), "fence", l.fence, "error", err)
 }
 
 func shortToken(token string) string {

@@ -258,22 +258,22 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 
 // releaseRequest releases what token holds, and withdraws the ticket that it may have
 // in the queue, if that is not empty.
-func (lk *Locker) releaseRequest(keys *lockKeys, token, ticket string, limit time.Duration) request {
+func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) request {
 	retention := lk.fenceRetention(MinTTL)
 	if ticket == "" {
-		return releaseScript.request(limit, keys.all(), token, retention)
+		return releaseScript.request(limit, keys.all(), token.arg, retention)
 	}
-	return releaseScript.request(limit, keys.all(), token, retention, ticket)
+	return releaseScript.request(limit, keys.all(), token.arg, retention, ticket)
 }
 
 // handOverRequest releases what token holds, and brings along the ticket of the next
 // one in this process.
-func (lk *Locker) handOverRequest(keys *lockKeys, token, ticket string, next *acquisition, limit time.Duration) request {
+func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, next *acquisition, limit time.Duration) request {
 	lifetime := lk.queueLifetime()
 	if !hasInbox(ticket) {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
-	return releaseScript.request(limit, keys.all(), token, lk.fenceRetention(next.ttl), "",
+	return releaseScript.request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
 		ticket, lifetime, next.value(), milliseconds(next.ttl))
 }
 

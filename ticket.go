@@ -14,8 +14,8 @@ const noInbox = "-"
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
 func (a *acquisition) ticket(inbox string) string {
-	metadata := a.value()[len(a.token):]
-	return fmt.Sprintf("%s %d %d %s%s", a.token, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
+	metadata := a.value()[len(a.token.text):]
+	return fmt.Sprintf("%s %d %d %s%s", a.token.text, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
 }
 
 // ticketing is what a question says of the queue; nothing if ticket is empty.

@@ -30,7 +30,7 @@ func (a *acquisition) undo(ctx context.Context) {
 	a.lk.undo(ctx, a.keys, a.token, a.ticket(a.inbox), a.unanswered)
 }
 
-func (lk *Locker) undo(ctx context.Context, keys lockKeys, token, ticket string, unanswered []*call) {
+func (lk *Locker) undo(ctx context.Context, keys lockKeys, token lockToken, ticket string, unanswered []*call) {
 	u := &undoing{
 		lk: lk, keys: keys, token: token, ticket: ticket, unanswered: unanswered,
 		ctx: context.WithoutCancel(ctx), began: time.Now(), pause: undoPause,
@@ -44,7 +44,7 @@ func (lk *Locker) undo(ctx context.Context, keys lockKeys, token, ticket string,
 type undoing struct {
 	lk         *Locker
 	keys       lockKeys
-	token      string
+	token      lockToken
 	ticket     string // that may stand in the queue, or empty
 	unanswered []*call
 	ctx        context.Context

@@ -9,7 +9,8 @@ import (
 // wait stands in line for the lock until it has it, ctx ends, or Redis refuses for
 // good. Where nobody else holds the lock or waits, that takes one question.
 func (a *acquisition) wait(ctx context.Context) (*Lock, error) {
-	w := &waiter{a: a}
+	w := &a.waiter
+	w.a = a
 	a.lk.lines.join(w)
 	lock, err := w.run(ctx)
 	if lock = a.lk.lines.leave(w, lock, err); lock != nil {
