@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,48 +13,57 @@ import (
 // request is one script with its arguments.
 type request struct {
 	script *script
-	line   []any         // the command: EVALSHA, the script's name, the number of keys, the keys, the arguments
-	limit  time.Duration // how long one try waits for its reply
-	ttl    time.Duration // that it asks for; 0: it asks for none
-	claim  *claim        // of a quorum: what the request's token may have on which node
+	words  [mostWords]any // the command: EVALSHA, the script's name, the number of keys, the keys, the arguments
+	length int            // of the command
+	limit  time.Duration  // how long one try waits for its reply
+	ttl    time.Duration  // that it asks for; 0: it asks for none
+	claim  *claim         // of a quorum: what the request's token may have on which node
 }
+
+// mostWords has an acquisition with a ticket.
+const mostWords = 3 + 3 + 8
 
 // request makes a request to run the script. args is not kept.
 func (s *script) request(limit time.Duration, keys []any, args ...any) request {
-	line := make([]any, 0, 3+len(keys)+len(args))
-	line = append(line, "evalsha", s.name, len(keys))
-	line = append(append(line, keys...), args...)
-	return request{script: s, line: line, limit: limit}
+	r := request{script: s, limit: limit, length: 3 + len(keys) + len(args)}
+	r.words[0], r.words[1], r.words[2] = "evalsha", s.name, len(keys)
+	copy(r.words[3:], keys)
+	copy(r.words[3+len(keys):r.length], args)
+	return r
 }
 
+// line is the command. It is a part of the request.
+func (r *request) line() []any { return r.words[:r.length:r.length] }
+
 // withLockAlone is the same request with no other key than the lock.
-func (r request) withLockAlone() request {
-	r.line = slices.Concat(r.line[:2], []any{1}, r.line[3:4], r.args())
-	return r
+func (r *request) withLockAlone() request {
+	alone := r.script.request(r.limit, r.keys()[:1], r.args()...)
+	alone.ttl, alone.claim = r.ttl, r.claim
+	return alone
 }
 
 // key is the lock.
-func (r request) key() string { return r.line[3].(string) }
+func (r *request) key() string { return r.words[3].(string) }
 
-func (r request) keys() []any { return r.line[3 : 3+r.line[2].(int)] }
+func (r *request) keys() []any { return r.line()[3 : 3+r.words[2].(int)] }
 
-func (r request) args() []any { return r.line[3+r.line[2].(int):] }
+func (r *request) args() []any { return r.line()[3+r.words[2].(int):] }
 
 // mode is the last argument of an extension.
-func (r request) mode() any { return r.line[len(r.line)-1] }
+func (r *request) mode() any { return r.words[r.length-1] }
 
 // withSource is the same request for a server that does not know the script.
-func (r request) withSource() request {
-	r.line = slices.Clone(r.line)
-	r.line[0], r.line[1] = "eval", r.script.source
-	return r
+func (r *request) withSource() *request {
+	whole := *r
+	whole.words[0], whole.words[1] = "eval", r.script.source
+	return &whole
 }
 
 // counted is the same request, but notes how often it was written.
-func (r request) counted() request {
-	r.line = slices.Clone(r.line)
-	r.line[1] = &counted{text: r.line[1].(string)}
-	return r
+func (r *request) counted() *request {
+	counting := *r
+	counting.words[1] = &counted{text: r.words[1].(string)}
+	return &counting
 }
 
 // counted is an argument that counts how often it was written to a connection.
@@ -147,6 +155,7 @@ type call struct {
 	request request
 	sent    time.Time // before anything was written: leases are counted from here
 	done    <-chan struct{}
+	alone   [1]*call // the call, as a batch by itself
 	reply   string // reply and err are set when done is closed
 	err     error
 	floor   time.Duration // of an extension by a quorum: what an earlier one may yet cut the lease to
@@ -157,7 +166,9 @@ type call struct {
 
 // newCall makes a call that is done by the one who asks.
 func newCall(ctx context.Context, r request) *call {
-	return &call{ctx: ctx, request: r, sent: time.Now(), done: closed}
+	c := &call{ctx: ctx, request: r, sent: time.Now(), done: closed}
+	c.alone[0] = c
+	return c
 }
 
 // willFinish makes it one that others do.

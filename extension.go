@@ -146,7 +146,7 @@ func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held.Err() != nil {
+	if l.ending.why() != nil {
 		return ErrNotHeld // since we have asked
 	}
 	l.epoch++

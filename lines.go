@@ -247,7 +247,7 @@ func (l *line) fail(err error) {
 
 // hold notes that lock stands in the key, unless it has ended by now.
 func (l *line) hold(lock *Lock) {
-	if lock.held.Err() == nil {
+	if lock.ending.why() == nil {
 		l.holder = lock
 		l.answered()
 		if l.turn.IsZero() {

@@ -247,9 +247,8 @@ type Lock struct {
 
 	granted int64 // time of the server, us
 
-	// held ends when the lock does; its cause is why. It is nil in a zero Lock.
-	held context.Context
-	end  context.CancelCauseFunc
+	ending   ending
+	released Error // what it ends with when it is released
 
 	// changed wakes the watchdog when the TTL was changed; it is nil without one.
 	changed chan struct{}
@@ -266,13 +265,14 @@ type Lock struct {
 	renewal    error         // why the last renewal failed
 	extending  chan struct{} // see extendTurn
 	release    *release      // the release under way, or the last one
+	first      release       // a place for the first one
 	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
 }
 
 // errNoLock is what a nil or zero Lock answers.
 var errNoLock = fmt.Errorf("%w: the Lock is nil or was not acquired", ErrNotHeld)
 
-func (l *Lock) none() bool { return l == nil || l.held == nil }
+func (l *Lock) none() bool { return l == nil || l.lk == nil }
 
 // Name is the name the lock was acquired by.
 func (l *Lock) Name() string {
@@ -337,7 +337,7 @@ func (l *Lock) Done() <-chan struct{} {
 	if l.none() {
 		return closed
 	}
-	return l.held.Done()
+	return l.ending.context().Done()
 }
 
 // Err is nil while the lock is held. After that it is an error that Is
@@ -347,10 +347,10 @@ func (l *Lock) Err() error {
 	if l.none() {
 		return &Error{Op: opHold, Err: errNoLock}
 	}
-	if l.held.Err() == nil && l.expired() { // the timer may be late, or stood still with the machine
+	if l.ending.why() == nil && l.expired() { // the timer may be late, or stood still with the machine
 		l.lose(l.whyExpired())
 	}
-	return context.Cause(l.held)
+	return l.ending.why()
 }
 
 // Context returns a child of parent that ends when the lock does, with Err() as
@@ -364,7 +364,7 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 		cancel(err)
 		return ctx, func() { cancel(nil) }
 	}
-	stop := context.AfterFunc(l.held, func() { cancel(context.Cause(l.held)) })
+	stop := context.AfterFunc(l.ending.context(), func() { cancel(l.ending.why()) })
 	return ctx, func() {
 		stop()
 		cancel(nil)

@@ -63,7 +63,7 @@ func (p *pipeline) start(ctx context.Context, r request) *call {
 	c := newCall(ctx, r)
 	c.willFinish()
 	if number, leaves := p.leave(c); leaves {
-		go p.travel(number, []*call{c})
+		go p.travel(number, c.alone[:])
 	}
 	return c
 }
@@ -76,7 +76,7 @@ func (p *pipeline) do(ctx context.Context, r request) *call {
 		return c
 	}
 	defer p.arrived(number) // also if a hook of the client panics
-	p.execute([]*call{c})
+	p.execute(c.alone[:])
 	return c
 }
 
@@ -184,14 +184,14 @@ func (p *pipeline) execute(batch []*call) {
 func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten []*call) {
 	commands := make([]once, len(batch))
 	for i, c := range batch {
-		r := c.request // which is not changed: its caller may be reading it
+		r := &c.request // which is not changed: its caller may be reading it
 		if whole {
 			r = r.withSource()
 		}
 		if p.redirected && len(batch) > 1 {
 			r = r.counted()
 		}
-		commands[i] = once{redis.NewCmd(c.ctx, r.line...)}
+		commands[i] = once{redis.NewCmd(c.ctx, r.line()...)}
 	}
 	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend

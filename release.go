@@ -63,7 +63,7 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	l.mu.Lock()
 	r := l.release
 	l.mu.Unlock()
-	<-r.done
+	<-l.doneWith(r)
 	switch {
 	case r.final():
 	case l.claim != nil:
@@ -74,29 +74,34 @@ func (l *Lock) releaseLater(ctx context.Context) {
 }
 
 // release is one series of tries to release a lock. It runs by itself, so that
-// callers can come and go.
+// callers can come and go. Its fields are guarded by the lock's mu; when it is over, err
+// does not change any more.
 type release struct {
-	done    chan struct{}
-	err     error // set when done is closed
-	claimed bool  // somebody has been told of the success
+	over    bool
+	err     error
+	claimed bool          // somebody has been told of the success
+	done    chan struct{} // closed when it is over; nil if nobody waits for that
 }
 
-func (r *release) underWay() bool {
-	if r == nil {
-		return false
-	}
-	select {
-	case <-r.done:
-		return false
-	default:
-		return true
-	}
-}
+func (r *release) underWay() bool { return r != nil && !r.over }
 
 // final tells whether trying again is pointless: it succeeded, or there was
 // nothing to release.
 func (r *release) final() bool {
-	return !r.underWay() && (r.err == nil || errors.Is(r.err, ErrNotHeld))
+	return r.over && (r.err == nil || errors.Is(r.err, ErrNotHeld))
+}
+
+// doneWith is closed when a release is over.
+func (l *Lock) doneWith(r *release) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.over {
+		return closed
+	}
+	if r.done == nil {
+		r.done = make(chan struct{})
+	}
+	return r.done
 }
 
 // releasing tells whether a release has begun, and perhaps ended.
@@ -108,7 +113,7 @@ func (l *Lock) releasing() bool {
 
 // startRelease has the lock released, unless that is under way or done. A caller
 // who is in no hurry may as well do it himself.
-func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) *release {
+func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *release, done <-chan struct{}) {
 	r, begun := l.beginRelease()
 	switch {
 	case !begun:
@@ -117,7 +122,7 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) *release
 	default:
 		go l.run(context.WithoutCancel(ctx), r)
 	}
-	return r
+	return r, l.doneWith(r)
 }
 
 // beginRelease stops the watchdog and begins a release, unless one is under way or
@@ -131,21 +136,25 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}
-	l.release = &release{done: make(chan struct{})}
+	if l.release == nil {
+		l.release = &l.first
+	} else {
+		l.release = &release{}
+	}
 	return l.release, true
 }
 
 // await releases and waits for the result, until grace after hurry, which may be
 // nil.
 func (l *Lock) await(ctx context.Context, hurry <-chan struct{}, grace time.Duration) error {
-	r := l.startRelease(ctx, hurry)
+	r, done := l.startRelease(ctx, hurry)
 	select {
-	case <-r.done:
+	case <-done:
 	case <-hurry:
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
-		case <-r.done:
+		case <-done:
 		case <-timer.C:
 			return l.failed(opRelease, l.unfinished(ctx, grace))
 		}
@@ -176,33 +185,43 @@ func (l *Lock) result(r *release) error {
 
 var errInterrupted = errors.New("the release was interrupted")
 
-// run tries to release the lock.
+// run makes a release, and notes what it came to.
 func (l *Lock) run(ctx context.Context, r *release) {
-	defer close(r.done)
-	r.err = errInterrupted // until there is a result: a hook of the client may panic
-	for range attempts(ctx) {
-		valid := l.held.Err() == nil && !l.expired()
-		found, err := l.requestRelease(ctx)
-		if err == nil {
-			r.err = l.released(found)
-			return
+	err := errInterrupted // until there is a result: a hook of the client may panic
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		r.over, r.err = true, err
+		if r.done != nil {
+			close(r.done)
 		}
-		r.err = err
-		l.sentInTime = l.sentInTime || valid && maybeExecuted(err)
-		if !isTransient(err) {
-			return
-		}
-	}
+	}()
+	err = l.tryToRelease(ctx)
 }
 
-// released ends the lock after an answer of Redis.
-func (l *Lock) released(found bool) error {
+func (l *Lock) tryToRelease(ctx context.Context) (err error) {
+	for range attempts(ctx) {
+		valid := l.ending.why() == nil && !l.expired()
+		var found bool
+		if found, err = l.requestRelease(ctx); err == nil {
+			return l.answered(found)
+		}
+		l.sentInTime = l.sentInTime || valid && maybeExecuted(err)
+		if !isTransient(err) {
+			break
+		}
+	}
+	return err
+}
+
+// answered ends the lock after an answer of Redis.
+func (l *Lock) answered(found bool) error {
 	if found || l.sentInTime {
 		// If nothing was found, an earlier try did the work. It was sent while the
 		// lease was valid, so nobody else can have held the lock before. A record of
 		// released tokens in Redis would tell for sure, but every release would pay
 		// for it.
-		l.end(l.failed(opHold, ErrReleased))
+		l.ending.come(&l.released)
 		l.expiry.Stop()
 		return nil
 	}
@@ -279,7 +298,7 @@ func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string
 
 // releaseAlone is a request to release that frees the lock, and leaves the queue as it
 // is.
-func (r request) releaseAlone() request {
+func (r *request) releaseAlone() request {
 	alone := releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
 	alone.claim = r.claim
 	return alone

@@ -55,7 +55,7 @@ func (e *replicated) acquire(c *call) {
 		addr, _ := e.cluster.home(c.request.key())
 		defer e.cluster.attend(addr, []*call{c})()
 	}
-	reply, err := e.acquireAndWait(c.ctx, c.request)
+	reply, err := e.acquireAndWait(c.ctx, &c.request)
 	if isNoScript(err) {
 		reply, err = e.acquireAndWait(c.ctx, c.request.withSource())
 	}
@@ -64,7 +64,7 @@ func (e *replicated) acquire(c *call) {
 
 // acquireAndWait makes one round trip, or two if the slot has moved: a cluster's client
 // follows that, but the client of one node does not.
-func (e *replicated) acquireAndWait(ctx context.Context, r request) (string, error) {
+func (e *replicated) acquireAndWait(ctx context.Context, r *request) (string, error) {
 	if e.cluster == nil {
 		return e.tripTo(ctx, e.client, r)
 	}
@@ -80,7 +80,7 @@ func (e *replicated) acquireAndWait(ctx context.Context, r request) (string, err
 }
 
 // tripToPrimary does not use the cluster's client itself, which sends WAIT to any node.
-func (e *replicated) tripToPrimary(ctx context.Context, r request) (string, error) {
+func (e *replicated) tripToPrimary(ctx context.Context, r *request) (string, error) {
 	node, err := e.cluster.client.MasterForKey(ctx, r.key())
 	if err != nil {
 		return "", err
@@ -99,8 +99,8 @@ func passing(err error) error {
 	return err
 }
 
-func (e *replicated) tripTo(ctx context.Context, client Client, r request) (string, error) {
-	script := once{redis.NewCmd(ctx, r.line...)}
+func (e *replicated) tripTo(ctx context.Context, client Client, r *request) (string, error) {
+	script := once{redis.NewCmd(ctx, r.line()...)}
 	wait := once{redis.NewCmd(ctx, "wait", e.replicas, milliseconds(e.timeout))}
 	pipe := client.Pipeline()
 	_ = pipe.Process(ctx, script) // only gathers

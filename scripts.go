@@ -97,16 +97,20 @@ func (once) NoRetry() bool { return true }
 // keep has a reply count that was read. go-redis fails a whole pipeline if the connection
 // is lost behind it. (An empty one may have been cut off.)
 func (cmd once) keep() {
-	if text, read := cmd.Val().(string); read && text != "" {
+	text, read := cmd.Val().(string)
+	if _, number := cmd.Val().(int64); number || read && text != "" {
 		cmd.SetErr(nil)
 	}
 }
 
-// result is the reply of a script, which is always a text. trip is the error of the
+// result is the reply of a script, a text or a number, as a text. trip is the error of the
 // round trip as a whole: that of a hook which did not let the command through.
 func (cmd once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
+	}
+	if n, number := cmd.Val().(int64); number {
+		return strconv.FormatInt(n, 10), nil
 	}
 	text, err := cmd.Text()
 	switch {
@@ -170,14 +174,14 @@ func parseExtend(reply string) (r extendReply, err error) {
 		return extendReply{free: true, record: record}, nil
 	}
 	var n [2]int64
-	count, err := integers(reply, n[:])
+	_, err = integers(reply, n[:])
 	switch {
 	case err != nil || n[0] == 0:
 		return r, err
-	case count < 2 || n[0] != 1:
+	case n[0] != 1:
 		return r, unexpected(reply)
 	}
-	return extendReply{held: true, fence: n[1]}, nil
+	return extendReply{held: true, fence: n[1]}, nil // without a fence if that was not asked for
 }
 
 // What became of the ticket that a release brought along.
@@ -204,7 +208,7 @@ func parseRelease(reply string) (r releaseReply, err error) {
 		return r, err
 	case n[0] != 1:
 		return r, unexpected(reply)
-	case count == 2 && n[1] == nextNone:
+	case count == 1:
 		return releaseReply{found: true}, nil
 	case count == 3 && n[1] == nextGranted: // the fence is the time
 		return releaseReply{found: true, next: nextGranted, fence: n[2], server: n[2]}, nil

@@ -145,7 +145,7 @@ func (a *acquisition) settle(lock *Lock) {
 	if !late {
 		return
 	}
-	context.AfterFunc(lock.held, func() {
+	context.AfterFunc(lock.ending.context(), func() {
 		if errors.Is(lock.Err(), ErrReleased) {
 			a.undo(context.Background())
 		}

@@ -17,7 +17,7 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim, granted: g.server,
 		floor: maxLease,
 	}
-	l.held, l.end = context.WithCancelCause(context.Background())
+	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
 	l.mu.Lock() // the timer may fire before it is assigned
 	defer l.mu.Unlock()
 	l.confirm(g.anchor, a.ttl)
@@ -33,9 +33,9 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 // begins, and at the maximal hold.
 func (l *Lock) renewalContext(opts acquireOptions) (ctx context.Context) {
 	if opts.hasMaxHold {
-		ctx, l.stopRenewal = context.WithTimeout(l.held, opts.maxHold)
+		ctx, l.stopRenewal = context.WithTimeout(l.ending.context(), opts.maxHold)
 	} else {
-		ctx, l.stopRenewal = context.WithCancel(l.held)
+		ctx, l.stopRenewal = context.WithCancel(l.ending.context())
 	}
 	return ctx
 }
@@ -71,7 +71,7 @@ func (l *Lock) look() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held.Err() == nil {
+	if l.ending.why() == nil {
 		l.expiry.Reset(l.untilNextLook())
 	}
 }
@@ -100,8 +100,7 @@ func (l *Lock) whyExpired() string {
 // lose ends the lock, unless it has ended already.
 func (l *Lock) lose(why string) {
 	lost := l.failed(opHold, fmt.Errorf("%w: %s", ErrLost, why))
-	l.end(lost)
-	if !errors.Is(context.Cause(l.held), lost) { // another end came first
+	if !l.ending.come(lost) {
 		return
 	}
 	l.expiry.Stop()
@@ -186,7 +185,7 @@ func (l *Lock) renewalRequest() (r request, ttl time.Duration, epoch int) {
 func (l *Lock) renewed(sent time.Time, ttl time.Duration, epoch int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if epoch != l.epoch || l.held.Err() != nil {
+	if epoch != l.epoch || l.ending.why() != nil {
 		return
 	}
 	l.renewal = err

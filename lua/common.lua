@@ -5,7 +5,8 @@
 -- A script is a run of the Lua interpreter in a server that serves nobody else
 -- meanwhile. So the frequent case of acquire.lua and release.lua stands by itself
 -- before all this, and returns before functions are made that it does not need.
--- Replies are one text, since a table is turned into a reply element by element.
+-- Replies are one text, since a table is turned into a reply element by element; or, in
+-- the most frequent cases, the number 1.
 --
 -- Times and fences are microseconds since 1970 and stay text where they can: turned
 -- into numbers they would be exact (51 bits), but slow. Text of the same length

@@ -1,9 +1,9 @@
 -- Renews the lease, if the key still holds the token.
 --
 -- KEYS[1] lock, KEYS[2] fence; or the lock alone, see release_alone.lua: the record of
--- the fence is left as it is then, and "1 0" returned
+-- the fence is left as it is then, and 1 returned
 -- ARGV[1] token, ARGV[2] ttl ms, ARGV[3] fence retention ms, ARGV[4] 'set' or 'grow'
--- Returns "1 fence" (with 'grow': "1 0"); "0 1 record" with the last fence, or nothing, if
+-- Returns "1 fence" (with 'grow': 1); "0 1 record" with the last fence, or nothing, if
 -- the lock is free; "0" if somebody else has it. (Only a quorum needs to tell these two
 -- apart.)
 
@@ -26,4 +26,4 @@ if ARGV[4] == 'set' or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 if KEYS[2] then keep_fence(ARGV[3]) end
-return '1 0'
+return 1

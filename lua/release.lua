@@ -11,7 +11,7 @@
 -- token's own ticket, to be withdrawn from the queue, or '', and ARGV[4] ticket of the
 -- next one, ARGV[5] queue lifetime ms (0: the next one has no inbox and cannot be
 -- queued), ARGV[6] its token with metadata, ARGV[7] its ttl ms
--- Returns "0" if the key is not this token's; "1 0" if the lock is free now;
+-- Returns "0" if the key is not this token's; 1 if the lock is free now;
 -- "1 1 fence time" if the next one has it, without the time if the fence is the time;
 -- "1 2 ttl time" (ms, us) if somebody else has it and the next one is queued,
 -- "1 3 ..." if it could not be queued.
@@ -22,7 +22,7 @@
 local held, popped = redis.pcall('GET', KEYS[1])
 if held == ARGV[1] and not ARGV[3] and redis.pcall('EXISTS', KEYS[3]) == 0 then
   redis.call('DEL', KEYS[1])
-  return '1 0'
+  return 1
 end
 
 if held == ARGV[1] and ARGV[4] then

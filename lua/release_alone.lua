@@ -4,10 +4,10 @@
 --
 -- KEYS[1] lock
 -- ARGV[1] token
--- Returns what release.lua does: "0", or "1 0".
+-- Returns what release.lua does: "0", or 1.
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
 if not held or not owns(held, ARGV[1]) then return not_held('0') end
 redis.call('DEL', KEYS[1])
-return '1 0'
+return 1

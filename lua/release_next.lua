@@ -19,7 +19,7 @@ if ticket then
 end
 if not fence then
   redis.call('DEL', KEYS[1])
-  return '1 0'
+  return 1
 end
 if mine then return '1 1 ' .. fence .. ' ' .. now end
 local queued = brought and ARGV[5] ~= '0' and enqueue(brought, now, ARGV[5])
