@@ -99,6 +99,10 @@ type waiter struct {
 	before, behind *waiter // in its line
 }
 
+// unusedLines keeps lines for the next acquisition: one that is not waited for comes and
+// goes with each.
+var unusedLines = sync.Pool{New: func() any { return new(line) }}
+
 // at finds the line for a key. A line exists while it has a holder or waiters.
 func (ls *lines) at(key string) *line {
 	l := ls.names[key]
@@ -106,7 +110,7 @@ func (ls *lines) at(key string) *line {
 		if ls.names == nil {
 			ls.names = make(map[string]*line)
 		}
-		l = &line{}
+		l = unusedLines.Get().(*line)
 		ls.names[key] = l
 	}
 	return l
@@ -126,6 +130,8 @@ func (ls *lines) tidy(key string, l *line, ins *inboxes) {
 	}
 	if l.holder == nil && l.waiters.first == nil && ls.names[key] == l {
 		delete(ls.names, key)
+		*l = line{}
+		unusedLines.Put(l)
 	}
 }
 

@@ -16,23 +16,44 @@
 -- "1 2 ttl time" (ms, us) if somebody else has it and the next one is queued,
 -- "1 3 ..." if it could not be queued.
 --
--- This part is for a lock that no other process waits for. From where the token was
--- found nothing may keep the lock from being freed: refusals are caught.
+-- This part is for the frequent cases. From where the token was found nothing may keep
+-- the lock from being freed: refusals are caught, and left to release_next.lua, which
+-- begins anew.
 
-local held, popped = redis.pcall('GET', KEYS[1])
-if held == ARGV[1] and not ARGV[3] and redis.pcall('EXISTS', KEYS[3]) == 0 then
-  redis.call('DEL', KEYS[1])
-  return 1
-end
-
-if held == ARGV[1] and ARGV[4] then
+local held, popped, time, now, last = redis.pcall('GET', KEYS[1])
+if held == ARGV[1] and (ARGV[3] or '') == '' then
   -- ZPOPMIN is a write, after which Redis refuses no more for want of memory.
   popped = redis.pcall('ZPOPMIN', KEYS[3])[1] or false
-  local time, last = redis.call('TIME'), redis.pcall('GET', KEYS[2])
-  local now = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
-  if not popped and (not last or #last == #now and last < now)
-    and not redis.pcall('SET', KEYS[2], now, 'PX', ARGV[2]).err
-    and not redis.pcall('SET', KEYS[1], ARGV[6], 'PX', ARGV[7]).err then
-    return '1 1 ' .. now
+  if not popped and not ARGV[4] then
+    redis.call('DEL', KEYS[1])
+    return 1
+  end
+  time, last = redis.call('TIME'), redis.pcall('GET', KEYS[2])
+  now = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+end
+
+if now and (not last or #last == #now and last < now) then
+  if not popped or popped == ARGV[4] then
+    if not redis.pcall('SET', KEYS[2], now, 'PX', ARGV[2]).err
+      and not redis.pcall('SET', KEYS[1], ARGV[6], 'PX', ARGV[7]).err then
+      return '1 1 ' .. now
+    end
+  else
+    -- See queue.lua, for all that follows.
+    local token, ttl, n, inbox, metadata = string.match(popped, '^(%S+) (%d+) (%d+) (%S+)(.*)$')
+    local channel = token and string.sub(KEYS[1], 1, tonumber(n)) .. 'inbox:' .. inbox
+    local listeners = token and redis.pcall('PUBSUB', 'NUMSUB', channel)
+    local retention = ARGV[2]
+    if token and (#ttl > #retention or #ttl == #retention and ttl > retention) then retention = ttl end
+    if token and not listeners.err and tonumber(listeners[2]) > 0
+      and not redis.pcall('SET', KEYS[2], now, 'PX', retention).err
+      and not redis.pcall('SET', KEYS[1], token .. metadata, 'PX', ttl).err
+      and type(redis.pcall('PUBLISH', channel, token .. ' ' .. now .. ' ' .. now)) == 'number' then
+      if ARGV[4] and ARGV[5] ~= '0' and type(redis.pcall('ZADD', KEYS[3], 'NX', now, ARGV[4])) == 'number' then
+        redis.pcall('PEXPIRE', KEYS[3], ARGV[5])
+        return '1 2 ' .. ttl .. ' ' .. now
+      end
+      return '1 3 ' .. ttl .. ' ' .. now
+    end
   end
 end
