@@ -117,19 +117,19 @@ func (l *Lock) lose(why string) {
 // watch is the watchdog's goroutine.
 func (l *Lock) watch(ctx context.Context) {
 	var failures backoff
+	timer := time.NewTimer(l.untilRenewal(&failures))
+	defer timer.Stop()
 	for {
-		timer := time.NewTimer(l.untilRenewal(&failures))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-l.changed:
-			timer.Stop()
 		case <-timer.C:
 			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) && !isTransient(err) {
 				return // nothing is mended by trying again; the lease runs out
 			}
 		}
+		timer.Reset(l.untilRenewal(&failures))
 	}
 }
 
