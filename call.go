@@ -156,7 +156,7 @@ type call struct {
 	sent    time.Time // before anything was written: leases are counted from here
 	done    <-chan struct{}
 	alone   [1]*call // the call, as a batch by itself
-	reply   string // reply and err are set when done is closed
+	reply   string   // reply and err are set when done is closed
 	err     error
 	floor   time.Duration // of an extension by a quorum: what an earlier one may yet cut the lease to
 

@@ -139,8 +139,8 @@
 //
 // On the side of the process the wall clock and the monotonic clock must both say
 // that the lock is valid, so setting its clock back does not prolong a lock, and
-// neither does suspending the machine. After a suspension Err knows at once; Done
-// and contexts follow within a second, or a tenth of the TTL if that is longer.
+// neither does suspending the machine. After a suspension Err knows at once; Done and
+// contexts follow within a second.
 //
 // # What stands in Redis
 //

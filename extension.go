@@ -87,7 +87,7 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 	l.ttl = min(l.ttl, ttl)
 	if shorter := leaseFrom(time.Now(), ttl); shorter.until.Before(l.lease.until) {
 		l.lease = shorter
-		l.expiry.Reset(l.untilNextLook())
+		l.expiry.Reset(l.lease.left(time.Now()))
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
 	l.epoch++
 	l.renewal = nil
 	l.confirm(sent, ttl)
-	l.expiry.Reset(l.untilNextLook())
+	l.expiry.Reset(l.lease.left(time.Now()))
 	l.wakeWatchdog()
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -69,7 +70,7 @@ func TestSuspendedMachineHasLostItsLock(t *testing.T) {
 		"Extend":  func(lock *Lock) { require.ErrorIs(t, lock.Extend(t.Context(), time.Hour), ErrNotHeld) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			lock := suspended(t)
+			lock := suspended(t, time.Hour)
 			require.False(t, isDone(lock))
 			notice(lock)
 			require.True(t, isDone(lock))
@@ -78,33 +79,71 @@ func TestSuspendedMachineHasLostItsLock(t *testing.T) {
 	}
 }
 
-// suspended is a lock whose lease has ended by the wall clock, while an hour is
-// left by the monotonic clock. It is not connected to anything.
-func suspended(t *testing.T) *Lock {
+// suspended is a lock of an hour, since which the wall clock has gained so much on the
+// monotonic clock. It is not connected to anything.
+func suspended(t *testing.T, gained time.Duration) *Lock {
 	lk := New(clusterClient(t, neverDial(t)))
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{})
 	require.NoError(t, err)
 	lock := lk.newLock(a, grant{fence: 1, anchor: time.Now()})
 	lock.mu.Lock()
-	lock.lease.until = shiftWall(t, lock.lease.until, -3600)
+	lock.lease.until = shiftWall(t, lock.lease.until, -int64(gained/time.Second))
 	lock.mu.Unlock()
+	t.Cleanup(func() { lock.endWith(errInterrupted) })
 	return lock
 }
 
-// A timer stands still with the machine. It looks often enough that a loss is
-// noticed soon after the machine wakes.
-func TestTimerLooksBeforeTheEnd(t *testing.T) {
+// A timer stands still with the machine. Once a second the clocks are compared: a lock
+// whose lease has ended by the wall clock ends, and of another the timer is set anew.
+func TestClocksThatPart(t *testing.T) {
+	const most = 3563 * time.Second // of an hour's validity, which ends a second later
+	require.Less(t, validity(time.Hour)-most, time.Second)
+	for name, test := range map[string]struct {
+		suspended time.Duration
+		at        func(lock *Lock) bool // once the clocks were compared
+	}{
+		"not at all":              {0, func(lock *Lock) bool { return !isDone(lock) }},
+		"set back":                {-time.Hour, func(lock *Lock) bool { return !isDone(lock) }},
+		"for a part of the lease": {most, func(lock *Lock) bool { return !isDone(lock) && awaitDone(lock, 10*time.Second) }},
+		"to the end of the lease": {time.Hour, isDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lock := suspended(t, test.suspended)
+			require.False(t, isDone(lock))
+			lock.lk.clocks.tick(shiftWall(t, time.Now(), int64(test.suspended/time.Second)))
+			require.True(t, test.at(lock))
+		})
+	}
+}
+
+func awaitDone(lock *Lock, within time.Duration) bool {
+	select {
+	case <-lock.Done():
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
+// Once all locks have ended the clocks are left alone, until there is another.
+func TestClocksAreComparedWhileLocksAreHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
-		for ttl, want := range map[time.Duration]time.Duration{
-			500 * time.Millisecond: validity(500 * time.Millisecond),
-			5 * time.Second:        time.Second,
-			time.Minute:            6 * time.Second,
-		} {
-			lock := r.acquire(ttl.String(), ttl)
-			lock.mu.Lock()
-			next := lock.untilNextLook()
-			lock.mu.Unlock()
-			require.Equal(t, want, next)
+		lk := r.locker()
+		ticking := func() bool {
+			synctest.Wait()
+			lk.clocks.mu.Lock()
+			defer lk.clocks.mu.Unlock()
+			return lk.clocks.ticking
 		}
+		for range 2 {
+			require.False(t, ticking())
+			lock, err := lk.TryAcquire(t.Context(), "a", time.Hour)
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			require.True(t, ticking())
+			require.NoError(t, lock.Release(t.Context()))
+			time.Sleep(clockPause)
+		}
+		require.False(t, ticking())
 	})
 }

@@ -36,6 +36,7 @@ type Locker struct {
 	opts      options
 	retention any // opts.fenceRetention in ms, as an argument
 
+	clocks  clocks
 	lines   lines
 	inboxes inboxes
 
@@ -355,9 +356,8 @@ func (l *Lock) Err() error {
 
 // Context returns a child of parent that ends when the lock does, with Err() as
 // its cause. It ends before the lease can have ended in Redis, if the clocks of
-// both run at the same speed within 1 %. (After a machine was suspended it ends up
-// to a second later than that, or a tenth of the TTL if that is longer; Err knows
-// at once.) Call cancel when it is no longer needed.
+// both run at the same speed within 1 %. (After a machine was suspended it ends up to
+// a second later than that; Err knows at once.) Call cancel when it is no longer needed.
 func (l *Lock) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if err := l.Err(); err != nil {

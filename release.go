@@ -221,8 +221,7 @@ func (l *Lock) answered(found bool) error {
 		// lease was valid, so nobody else can have held the lock before. A record of
 		// released tokens in Redis would tell for sure, but every release would pay
 		// for it.
-		l.ending.come(&l.released)
-		l.expiry.Stop()
+		l.endWith(&l.released)
 		return nil
 	}
 	l.lose("there was nothing to release")

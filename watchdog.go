@@ -21,7 +21,8 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l.mu.Lock() // the timer may fire before it is assigned
 	defer l.mu.Unlock()
 	l.confirm(g.anchor, a.ttl)
-	l.expiry = time.AfterFunc(l.untilNextLook(), l.look)
+	lk.clocks.watch(l)
+	l.expiry = time.AfterFunc(l.lease.left(time.Now()), l.look)
 	if a.opts.watchdog {
 		l.changed = make(chan struct{}, 1)
 		go l.watch(l.renewalContext(a.opts))
@@ -48,14 +49,6 @@ func (l *Lock) confirm(sent time.Time, ttl time.Duration) {
 	l.lease = leaseFrom(sent, min(ttl, l.floor))
 }
 
-// untilNextLook is when the timer looks at the lease again. It does so before
-// the end as well: after a machine was suspended, a timer is as late as the
-// monotonic clock, but the wall clock tells.
-func (l *Lock) untilNextLook() time.Duration {
-	pause := max(time.Second, l.ttl/10)
-	return min(l.lease.left(time.Now()), inStep(pause, pause/8))
-}
-
 // inStep shortens a pause by less than step, so that those of many locks end at the
 // same moments: ten thousand watchdogs are cheap if they wake the process up a few
 // times a second, and their requests travel together.
@@ -63,7 +56,7 @@ func inStep(pause, step time.Duration) time.Duration {
 	return pause - time.Duration(time.Now().Add(pause).UnixNano()%max(1, int64(step)))
 }
 
-// look ends the lock if its lease has ended, and else looks again later.
+// look ends the lock if its lease has ended, and else sets the timer for when it does.
 func (l *Lock) look() {
 	if l.expired() {
 		l.lose(l.whyExpired())
@@ -72,7 +65,7 @@ func (l *Lock) look() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ending.why() == nil {
-		l.expiry.Reset(l.untilNextLook())
+		l.expiry.Reset(l.lease.left(time.Now()))
 	}
 }
 
@@ -97,13 +90,22 @@ func (l *Lock) whyExpired() string {
 	return "its lease ended"
 }
 
+// endWith ends the lock with a cause, and reports false if it has ended before.
+func (l *Lock) endWith(cause error) bool {
+	first := l.ending.come(cause)
+	if first {
+		l.expiry.Stop()
+		l.lk.clocks.forget(l)
+	}
+	return first
+}
+
 // lose ends the lock, unless it has ended already.
 func (l *Lock) lose(why string) {
 	lost := l.failed(opHold, fmt.Errorf("%w: %s", ErrLost, why))
-	if !l.ending.come(lost) {
+	if !l.endWith(lost) {
 		return
 	}
-	l.expiry.Stop()
 	l.lk.lines.lost(l)
 	l.mu.Lock()
 	silent := l.release.underWay() // which will have something to say itself
@@ -193,5 +195,5 @@ func (l *Lock) renewed(sent time.Time, ttl time.Duration, epoch int, err error) 
 		return
 	}
 	l.confirm(sent, ttl)
-	l.expiry.Reset(l.untilNextLook())
+	l.expiry.Reset(l.lease.left(time.Now()))
 }
