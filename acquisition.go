@@ -26,7 +26,8 @@ type acquisition struct {
 	unanswered []*call
 	// queued says that a ticket may stand in the queue.
 	queued bool
-	inbox  string // the one in the last ticket
+	inbox  string                         // the one in the last ticket
+	ready  struct{ inbox, ticket string } // a ticket that is made already
 
 	waiter waiter // of Acquire
 }
@@ -80,11 +81,16 @@ func (a *acquisition) value() string {
 	return a.token.text + " " + a.opts.metadata
 }
 
-func (a *acquisition) request(t ticketing) request {
-	value := a.token.arg
-	if a.opts.metadata != "" {
-		value = a.value()
+// valueArg is the same as an argument of a command.
+func (a *acquisition) valueArg() any {
+	if a.opts.metadata == "" {
+		return a.token.arg
 	}
+	return a.value()
+}
+
+func (a *acquisition) request(t ticketing) request {
+	value := a.valueArg()
 	limit, ttl, retention := a.lk.replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
 	var r request
 	if t.ticket == "" {
@@ -161,7 +167,6 @@ func worthRepeating(err error) bool {
 // gets no lock, also not one that Redis granted in a reply we did not see.
 func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock, error) {
 	if err == nil {
-		a.lk.lines.held(lock)
 		if len(a.unanswered) > 0 && a.claim == nil {
 			go a.settle(lock)
 		}

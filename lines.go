@@ -74,6 +74,8 @@ type line struct {
 	outage    error     // why the last question was not answered, or nil
 	warned    bool      // of the outage
 	turn      time.Time // since when it has had the lock without a break
+
+	alarm *time.Timer // rouses the head when it is due; nil until one has had to wait for that
 }
 
 // waiter is one goroutine that waits for a lock, in (*waiter).run. What others
@@ -130,6 +132,9 @@ func (ls *lines) tidy(key string, l *line, ins *inboxes) {
 	}
 	if l.holder == nil && l.waiters.first == nil && ls.names[key] == l {
 		delete(ls.names, key)
+		if l.alarm != nil {
+			l.alarm.Stop()
+		}
 		*l = line{}
 		unusedLines.Put(l)
 	}
@@ -177,6 +182,9 @@ func (ls *lines) join(w *waiter) {
 		w.askIn(min(time.Until(w.due), patience))
 	}
 	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inboxes)
+	if w.line.contended {
+		w.a.prepareTicket(w.line.inbox.liveID())
+	}
 }
 
 // patience is how long one who finds a holder of this Locker, and nobody waiting,
@@ -299,13 +307,34 @@ func (w *waiter) nudge() {
 	w.askIn(0)
 }
 
-// askIn sets when w asks Redis next.
+// askIn sets when w, which is the head, asks Redis next.
 func (w *waiter) askIn(d time.Duration) {
 	if w.nudged {
 		d = 0
 	}
 	w.due = time.Now().Add(d)
-	w.rouse()
+	if d <= 0 {
+		w.rouse()
+	} else {
+		w.a.lk.lines.setAlarm(w.a.keys.lock, w.line, d)
+	}
+}
+
+// setAlarm has a line's head roused in a while. A timer of its own would have to be
+// set by itself, and it is not worth waking it up for that: of those who become the head
+// while the lock is held, most have it before they are due.
+func (ls *lines) setAlarm(key string, l *line, d time.Duration) {
+	if l.alarm != nil {
+		l.alarm.Reset(d)
+		return
+	}
+	l.alarm = time.AfterFunc(d, func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if l := ls.names[key]; l != nil && l.head() != nil { // perhaps another line by now; it looks in vain
+			l.head().rouse()
+		}
+	})
 }
 
 // rouse has w look again, if it sleeps.
@@ -346,17 +375,14 @@ func (ls *lines) askAgain(w *waiter) {
 
 // next is what w does next: take a grant, or else ask when due is over, and sleep
 // before.
-func (ls *lines) next(w *waiter) (g *grant, due time.Duration) {
+func (ls *lines) next(w *waiter) (g *grant, due bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if g = w.taken(); g != nil {
-		return g, 0
+		return g, false
 	}
-	due = time.Hour // if it is not the head: it will be woken
-	if !w.due.IsZero() {
-		due = time.Until(w.due)
-	}
-	if due > 0 {
+	due = !w.due.IsZero() && time.Until(w.due) <= 0
+	if !due {
 		w.sleeps()
 	}
 	return nil, due
@@ -381,33 +407,33 @@ func (w *waiter) leasePause(left time.Duration) time.Duration {
 	return min(d, left+time.Millisecond+rand.N(5*time.Millisecond))
 }
 
-// bring is the waiter that the release of lock brings along, if anybody waits, and
-// its ticket; no ticket on a quorum.
-func (ls *lines) bring(lock *Lock) (w *waiter, ticket string) {
+// bring is the waiter that the release of lock brings along, if anybody waits, its
+// ticket (none on a quorum), and whether another process could tell it of a grant.
+func (ls *lines) bring(lock *Lock) (w *waiter, ticket string, queues bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.names[lock.keys.lock]
 	if l == nil {
-		return nil, ""
+		return nil, "", false
 	}
 	if l.holder != nil && l.holder.token.text == lock.token.text { // Resume makes a second handle
 		l.holder = nil
 	}
 	if w = l.head(); w == nil {
 		ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
-		return nil, ""
+		return nil, "", false
 	}
 	id := l.inbox.liveID()
 	if id == noInbox && time.Since(l.turn) > longestTurn {
 		l.turn = time.Time{}
 		w.askIn(turnPause)
-		return nil, ""
+		return nil, "", false
 	}
 	if lock.lk.quorum != nil {
-		return w, "" // nothing can be brought along; it asks when the release is done
+		return w, "", false // nothing can be brought along; it asks when the release is done
 	}
 	ls.expectGrant(w, id)
-	return w, w.a.ticket(id)
+	return w, w.a.ticket(id), id != noInbox
 }
 
 // Without an inbox, nobody stands in the queue: other processes find the lock by

@@ -128,7 +128,10 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 		return nil, err
 	}
 	out := a.first(ctx)
-	if out.lock == nil && out.err == nil {
+	switch {
+	case out.lock != nil:
+		lk.lines.held(out.lock)
+	case out.err == nil:
 		out.err = ErrNotAcquired
 	}
 	return a.finish(ctx, out.lock, out.err)

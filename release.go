@@ -233,11 +233,11 @@ func (l *Lock) answered(found bool) error {
 // one that waits in this process. It reports whether there was something to
 // release.
 func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
-	next, ticket := l.lk.lines.bring(l)
+	next, ticket, queues := l.lk.lines.bring(l)
 	limit := l.lk.replyLimit(l.currentTTL())
 	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
 	if ticket != "" {
-		request = l.lk.handOverRequest(&l.keys, l.token, ticket, next.a, limit)
+		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
 	request.claim = l.claim
 	c, reply, err := l.lk.ask(ctx, request)
@@ -286,13 +286,13 @@ func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string,
 
 // handOverRequest releases what token holds, and brings along the ticket of the next
 // one in this process.
-func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, next *acquisition, limit time.Duration) request {
+func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, queues bool, next *acquisition, limit time.Duration) request {
 	lifetime := lk.queueLifetime()
-	if !hasInbox(ticket) {
+	if !queues {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
 	return releaseScript.request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
-		ticket, lifetime, next.value(), milliseconds(next.ttl))
+		ticket, lifetime, next.valueArg(), milliseconds(next.ttl))
 }
 
 // releaseAlone is a request to release that frees the lock, and leaves the queue as it

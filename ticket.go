@@ -14,8 +14,18 @@ const noInbox = "-"
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
 func (a *acquisition) ticket(inbox string) string {
+	if a.ready.inbox == inbox {
+		return a.ready.ticket
+	}
 	metadata := a.value()[len(a.token.text):]
 	return fmt.Sprintf("%s %d %d %s%s", a.token.text, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
+}
+
+// prepareTicket is for one who joins a line, and so has nothing to do: the release that
+// brings it along is made by one who has.
+func (a *acquisition) prepareTicket(inbox string) {
+	ticket := a.ticket(inbox)
+	a.ready.inbox, a.ready.ticket = inbox, ticket
 }
 
 // ticketing is what a question says of the queue; nothing if ticket is empty.
@@ -23,12 +33,6 @@ type ticketing struct {
 	ticket string
 	place  int64  // to stand at, us; 0: the last
 	stale  string // an earlier ticket, to be withdrawn, or empty
-}
-
-// hasInbox tells whether another process could tell the one who waits.
-func hasInbox(ticket string) bool {
-	fields := strings.SplitN(ticket, " ", 5)
-	return len(fields) >= 4 && fields[3] != noInbox
 }
 
 // registration is a moment known on two clocks: our own, before a request was

@@ -26,14 +26,12 @@ func (w *waiter) run(ctx context.Context) (*Lock, error) {
 		switch g, due := w.a.lk.lines.next(w); {
 		case g != nil:
 			out = w.accept(*g)
-		case due <= 0:
+		case due:
 			out = w.ask(ctx)
 		default:
 			select {
 			case <-ctx.Done():
 			case <-w.wake:
-				continue
-			case <-time.After(due):
 				continue
 			}
 		}
