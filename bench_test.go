@@ -99,6 +99,94 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
+// BenchmarkBesideByHand is the same, side by side, with one thing more: our scripts,
+// called by hand. What they take longer than the other recipe is Redis's time, which
+// no library can save. An operation is one round of each.
+func BenchmarkBesideByHand(b *testing.B) {
+	const cycles = 50 // of each, before it is the other's turn
+	server := redistest.Start(b)
+	ending, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	client := server.Client(b)
+	lk := redislock.New(client)
+	ways := []struct {
+		name  string
+		cycle func()
+		took  []time.Duration
+	}{
+		{name: "by-hand", cycle: func() { lockByHand(b, client, "by-hand") }},
+		{name: "scripts-by-hand", cycle: scriptsByHand(b, server)},
+		{name: "background-ctx", cycle: func() { lockAndRelease(context.Background(), b, lk, "a") }},
+		{name: "ending-ctx", cycle: func() { lockAndRelease(ending, b, lk, "a") }},
+	}
+	for b.Loop() {
+		for i := range ways {
+			start := time.Now()
+			for range cycles {
+				ways[i].cycle()
+			}
+			ways[i].took = append(ways[i].took, time.Since(start)/cycles)
+		}
+	}
+	byHand := quantile(ways[0].took, 0.5)
+	b.ReportMetric(float64(byHand)/1e3, "µs/by-hand-cycle")
+	for _, way := range ways[1:] {
+		b.ReportMetric(float64(quantile(way.took, 0.5))/float64(byHand), way.name+"-ratio")
+	}
+}
+
+// scriptsByHand sends what an acquisition and a release send, each time with another
+// token, and looks at nothing.
+func scriptsByHand(b *testing.B, server *redistest.Server) (cycle func()) {
+	var log commandLog
+	client := server.Client(b)
+	client.AddHook(&log)
+	lock, err := redislock.New(client).Acquire(context.Background(), "scripts", time.Minute)
+	if err != nil {
+		b.Fatal(err)
+	}
+	token := lock.Token()
+	if err := lock.Release(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	lines := slices.DeleteFunc(log.lines, func(line []any) bool { return line[0] != "evalsha" }) // the source was sent, once
+	if len(lines) != 2 {
+		b.Fatal(lines)
+	}
+	client = server.Client(b)
+	return func() {
+		again := uuid.NewString()
+		for _, line := range lines {
+			args := slices.Clone(line)
+			for i := range args {
+				if args[i] == token {
+					args[i] = again
+				}
+			}
+			cmd := redis.NewCmd(context.Background(), args...)
+			if err := client.Process(context.Background(), cmd); err != nil {
+				b.Error(err)
+			}
+		}
+	}
+}
+
+// commandLog is a hook of a client that notes its commands.
+type commandLog struct{ lines [][]any }
+
+func (l *commandLog) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *commandLog) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		l.lines = append(l.lines, cmd.Args())
+		return next(ctx, cmd)
+	}
+}
+
+func (l *commandLog) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
 // BenchmarkSeparateNames has goroutines acquire and release a lock each, all at the
 // same time, beside as many that do it by hand. Rounds are interleaved; an operation
 // is one round of each.
