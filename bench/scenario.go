@@ -38,15 +38,17 @@ const (
 
 // Ids of scenarios.
 const (
-	serial           = "serial"
-	serialCancelable = "serial-cancelable"
-	parallel         = "parallel"
-	hot              = "hot"
-	hotPause         = "hot-pause"
-	hotProcesses     = "hot-processes"
-	handOver         = "handover"
-	idle             = "idle"
-	holdMany         = "held"
+	serial             = "serial"
+	serialCancelable   = "serial-cancelable"
+	parallel           = "parallel"
+	parallelCancelable = "parallel-cancelable"
+	hot                = "hot"
+	hotCancelable      = "hot-cancelable"
+	hotPause           = "hot-pause"
+	hotProcesses       = "hot-processes"
+	handOver           = "handover"
+	idle               = "idle"
+	holdMany           = "held"
 )
 
 func scenarios(p plan) []scenario {
@@ -55,14 +57,18 @@ func scenarios(p plan) []scenario {
 			task{Goroutines: 1, Endless: true}),
 		cycling(p, serialCancelable, "Uncontended, one goroutine, cancelable context", "The same with a context that can be cancelled.",
 			task{Goroutines: 1}),
-		cycling(p, parallel, "Uncontended, 64 goroutines", "Each acquires and releases a name of its own; with cancelable contexts.",
+		cycling(p, parallel, "Uncontended, 64 goroutines", "Each acquires and releases a name of its own. Their contexts can never end.",
+			task{Goroutines: crowdSize, Endless: true}),
+		cycling(p, parallelCancelable, "Uncontended, 64 goroutines, cancelable context", "The same with a context that can be cancelled.",
 			task{Goroutines: crowdSize}),
-		contending(p, hot, "One hot name, one process", "64 goroutines of one process, no pause between two sections.",
+		contending(p, hot, "One hot name, one process", "64 goroutines of one process, no pause between two sections. Their contexts can never end.",
+			task{Processes: 1, Goroutines: crowdSize, Endless: true}),
+		contending(p, hotCancelable, "One hot name, one process, cancelable context", "The same with a context that can be cancelled.",
 			task{Processes: 1, Goroutines: crowdSize}),
-		contending(p, hotPause, "One hot name, one process, 5 ms pause", "The same, but each pauses for 5 ms after its section.",
-			task{Processes: 1, Goroutines: crowdSize, Pause: betweenOps}),
-		contending(p, hotProcesses, "One hot name, 8 processes", "8 operating system processes of 8 goroutines each, no pause between two sections.",
-			task{Processes: crowdOf, Goroutines: crowdOf}),
+		contending(p, hotPause, "One hot name, one process, 5 ms pause", "As the first, but each pauses for 5 ms after its section.",
+			task{Processes: 1, Goroutines: crowdSize, Endless: true, Pause: betweenOps}),
+		contending(p, hotProcesses, "One hot name, 8 processes", "8 operating system processes of 8 goroutines each, no pause between two sections. Their contexts can never end.",
+			task{Processes: crowdOf, Goroutines: crowdOf, Endless: true}),
 		handingOver(p), idling(p), holdingMany(p),
 	}
 }

@@ -46,8 +46,10 @@ func (r report) targets() []target {
 		{"its allocations", 25, true, of(serial, ours, allocsPerOp), allocsPerOp},
 		{"allocations with a cancelable context", 25, true, of(serialCancelable, ours, allocsPerOp), allocsPerOp},
 		{"64 goroutines on separate names: time × pair", 0.35, true, than(parallel, ours, pair, timePerOp), ""},
+		{"the same with a cancelable context", 0.35, true, than(parallelCancelable, ours, pair, timePerOp), ""},
 		{"server time per uncontended cycle × pair", 2, true, than(serial, ours, pair, serverTime), ""},
 		{"hot name, one process: hand-overs/s × queue", 0.9, false, than(hot, ours, queue, opsPerSecond), ""},
+		{"the same with a cancelable context", 0.9, false, than(hotCancelable, ours, queue, opsPerSecond), ""},
 		{"hot name, 8 processes: hand-overs/s × queue", 0.8, false, than(hotProcesses, ours, queue, opsPerSecond), ""},
 		{"hand-over, median latency × queue", 1.2, true, than(handOver, ours, queue, latencyMedian), ""},
 	}
