@@ -368,7 +368,7 @@ func (b *ballot) release() (string, error) {
 	b.after = func() { b.sweep(judge, answered) }
 	switch {
 	case t.won():
-		return "1", nil
+		return replyDone, nil
 	case t.lost():
 		return "0", nil
 	}

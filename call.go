@@ -20,7 +20,7 @@ type request struct {
 	claim  *claim         // of a quorum: what the request's token may have on which node
 }
 
-// mostWords has an acquisition with a ticket.
+// mostWords has an acquisition with a ticket. A longer request panics when it is made.
 const mostWords = 3 + 3 + 8
 
 // request makes a request to run the script. args is not kept.
@@ -38,8 +38,8 @@ func (r *request) line() []any { return r.words[:r.length:r.length] }
 // withLockAlone is the same request with no other key than the lock.
 func (r *request) withLockAlone() request {
 	alone := r.script.request(r.limit, r.keys()[:1], r.args()...)
-	alone.ttl, alone.claim = r.ttl, r.claim
-	return alone
+	alone.ttl = r.ttl
+	return alone // no claim: a quorum's nodes are no cluster
 }
 
 // key is the lock.

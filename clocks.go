@@ -12,7 +12,7 @@ import (
 type clocks struct {
 	mu      sync.Mutex
 	held    map[*Lock]struct{}
-	looked  time.Time // when the timers of all of them agreed with both clocks last
+	looked  time.Time // since when timers are late by as much as the wall clock has gained on the other
 	ticking bool
 }
 
@@ -23,8 +23,8 @@ const (
 	clockLeap = time.Millisecond
 )
 
-// watch begins to look after a lock, before its timer is set. Locks that are held for a
-// moment only find it ticking.
+// watch begins to look after a lock, before its timer is set. It goes on ticking for a
+// while when all have ended, so that short-lived ones need not start it each time.
 func (c *clocks) watch(l *Lock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,9 +32,12 @@ func (c *clocks) watch(l *Lock) {
 		c.held = make(map[*Lock]struct{})
 	}
 	c.held[l] = struct{}{}
+	now := time.Now()
+	if !c.ticking || c.gained(now) < 0 {
+		c.looked = now
+	}
 	if !c.ticking {
 		c.ticking = true
-		c.looked = time.Now()
 		time.AfterFunc(clockPause, func() { c.tick(time.Now()) })
 	}
 }
@@ -52,6 +55,11 @@ func (c *clocks) tick(now time.Time) {
 	}
 }
 
+// gained is how much the wall clock has gained on the other.
+func (c *clocks) gained(now time.Time) time.Duration {
+	return now.Round(0).Sub(c.looked.Round(0)) - now.Sub(c.looked) // Round(0): by the wall clock
+}
+
 // overtaken is all locks, if the wall clock has leapt forward, and else none. It goes on
 // ticking while there are any.
 func (c *clocks) overtaken(now time.Time) (locks []*Lock) {
@@ -61,13 +69,16 @@ func (c *clocks) overtaken(now time.Time) (locks []*Lock) {
 		return nil
 	}
 	time.AfterFunc(clockPause, func() { c.tick(time.Now()) })
-	gained := now.Round(0).Sub(c.looked.Round(0)) - now.Sub(c.looked) // Round(0): by the wall clock
-	if gained < clockLeap {
-		return nil
+	gained := c.gained(now)
+	if gained >= clockLeap {
+		for l := range c.held {
+			locks = append(locks, l)
+		}
 	}
-	c.looked = now
-	for l := range c.held {
-		locks = append(locks, l)
+	// If it was set back, what it gains counts from there: for the timers that are set
+	// from now on. Those that are set already end no later than by the monotonic clock.
+	if gained < 0 || locks != nil {
+		c.looked = now
 	}
 	return locks
 }

@@ -33,6 +33,8 @@ func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 		return nil, a.failed(err)
 	case !extended.held:
 		return nil, a.failed(ErrNotHeld)
+	case extended.fence == 0: // it was asked for
+		return nil, a.failed(unexpected(reply))
 	case leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0:
 		return nil, a.failed(errLate)
 	}

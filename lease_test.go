@@ -82,7 +82,10 @@ func TestSuspendedMachineHasLostItsLock(t *testing.T) {
 // suspended is a lock of an hour, since which the wall clock has gained so much on the
 // monotonic clock. It is not connected to anything.
 func suspended(t *testing.T, gained time.Duration) *Lock {
-	lk := New(clusterClient(t, neverDial(t)))
+	return suspendedOn(t, New(clusterClient(t, neverDial(t))), gained)
+}
+
+func suspendedOn(t *testing.T, lk *Locker, gained time.Duration) *Lock {
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{})
 	require.NoError(t, err)
 	lock := lk.newLock(a, grant{fence: 1, anchor: time.Now()})
@@ -146,4 +149,22 @@ func TestClocksAreComparedWhileLocksAreHeld(t *testing.T) {
 		}
 		require.False(t, ticking())
 	})
+}
+
+// What the wall clock gains after it was set back counts from there.
+func TestSuspensionAfterTheClockWasSetBack(t *testing.T) {
+	for name, ticks := range map[string]bool{"and that was seen": true, "a moment ago": false} {
+		t.Run(name, func(t *testing.T) {
+			lk := suspended(t, 0).lk
+			lk.clocks.mu.Lock()
+			lk.clocks.looked = shiftWall(t, time.Now(), 3600)
+			lk.clocks.mu.Unlock()
+			if ticks {
+				lk.clocks.tick(time.Now())
+			}
+			lock := suspendedOn(t, lk, time.Hour)
+			lk.clocks.tick(shiftWall(t, time.Now(), 3600))
+			require.True(t, isDone(lock))
+		})
+	}
 }

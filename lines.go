@@ -96,7 +96,7 @@ type waiter struct {
 	strays     []*call       // releases that brought it along, and may yet be executed
 
 	grant *grant        // the first that has arrived, unless it was taken
-	wake  chan struct{} // due or grant has changed; nil while nobody sleeps on it
+	wake  chan struct{} // it is due, or has a grant; nil while nobody sleeps on it
 
 	before, behind *waiter // in its line
 }
@@ -247,10 +247,10 @@ func (w *waiter) lastGrant() *Lock {
 }
 
 // isOwn tells whether a failure says nothing about the others in a line: it is due to
-// the ctx or to the TTL of the one who failed.
+// the ctx or to the TTL of the one who failed, or a panic.
 func isOwn(err error) bool {
 	var late *noReplyError
-	return isContextError(err) || errors.Is(err, errLate) || errors.As(err, &late)
+	return isContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &late)
 }
 
 func (l *line) fail(err error) {
@@ -320,9 +320,9 @@ func (w *waiter) askIn(d time.Duration) {
 	}
 }
 
-// setAlarm has a line's head roused in a while. A timer of its own would have to be
-// set by itself, and it is not worth waking it up for that: of those who become the head
-// while the lock is held, most have it before they are due.
+// setAlarm has a line's head roused in a while. It is one timer for the line, because a
+// waiter that had its own would have to be woken to set it when it becomes the head, and
+// most heads have the lock before they are due.
 func (ls *lines) setAlarm(key string, l *line, d time.Duration) {
 	if l.alarm != nil {
 		l.alarm.Reset(d)

@@ -1231,3 +1231,17 @@ func TestWithLockNeedsAFunction(t *testing.T) {
 		})
 	})
 }
+
+// Who waited for a release that failed hears that, also when another has begun.
+func TestResultIsThatOfItsOwnRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", time.Hour)
+		r.answerOnce(opRelease, "MISCONF no")
+		first, _ := lock.startRelease(t.Context(), nil)
+		_, done := lock.startRelease(t.Context(), make(chan struct{}))
+		require.ErrorContains(t, lock.result(first), "MISCONF")
+		<-done
+		require.ErrorContains(t, lock.result(first), "MISCONF")
+		require.ErrorIs(t, lock.Err(), ErrReleased)
+	})
+}

@@ -183,7 +183,7 @@ func (l *Lock) result(r *release) error {
 	return l.failed(opRelease, err)
 }
 
-var errInterrupted = errors.New("the release was interrupted")
+var errInterrupted = errors.New("interrupted by a panic or runtime.Goexit")
 
 // run makes a release, and notes what it came to.
 func (l *Lock) run(ctx context.Context, r *release) {

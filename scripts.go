@@ -98,19 +98,23 @@ func (once) NoRetry() bool { return true }
 // is lost behind it. (An empty one may have been cut off.)
 func (cmd once) keep() {
 	text, read := cmd.Val().(string)
-	if _, number := cmd.Val().(int64); number || read && text != "" {
+	if read && text != "" || cmd.Val() == int64(1) {
 		cmd.SetErr(nil)
 	}
 }
 
-// result is the reply of a script, a text or a number, as a text. trip is the error of the
+// replyDone is the reply 1 of a script that has freed or renewed a lock, and nothing more to
+// say: a number, which costs nothing to read. Other numbers are no replies of ours.
+const replyDone = "done"
+
+// result is the reply of a script, which is a text or 1. trip is the error of the
 // round trip as a whole: that of a hook which did not let the command through.
 func (cmd once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
 	}
-	if n, number := cmd.Val().(int64); number {
-		return strconv.FormatInt(n, 10), nil
+	if cmd.Err() == nil && cmd.Val() == int64(1) {
+		return replyDone, nil
 	}
 	text, err := cmd.Text()
 	switch {
@@ -173,15 +177,18 @@ func parseExtend(reply string) (r extendReply, err error) {
 	if record, free := strings.CutPrefix(reply, "0 1 "); free {
 		return extendReply{free: true, record: record}, nil
 	}
+	if reply == replyDone { // no fence was asked for
+		return extendReply{held: true}, nil
+	}
 	var n [2]int64
-	_, err = integers(reply, n[:])
+	count, err := integers(reply, n[:])
 	switch {
 	case err != nil || n[0] == 0:
 		return r, err
-	case n[0] != 1:
+	case count < 2 || n[0] != 1:
 		return r, unexpected(reply)
 	}
-	return extendReply{held: true, fence: n[1]}, nil // without a fence if that was not asked for
+	return extendReply{held: true, fence: n[1]}, nil
 }
 
 // What became of the ticket that a release brought along.
@@ -201,6 +208,9 @@ type releaseReply struct {
 }
 
 func parseRelease(reply string) (r releaseReply, err error) {
+	if reply == replyDone {
+		return releaseReply{found: true}, nil
+	}
 	var n [4]int64
 	count, err := integers(reply, n[:])
 	switch {
@@ -208,8 +218,6 @@ func parseRelease(reply string) (r releaseReply, err error) {
 		return r, err
 	case n[0] != 1:
 		return r, unexpected(reply)
-	case count == 1:
-		return releaseReply{found: true}, nil
 	case count == 3 && n[1] == nextGranted: // the fence is the time
 		return releaseReply{found: true, next: nextGranted, fence: n[2], server: n[2]}, nil
 	case count < 4:

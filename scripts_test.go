@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -266,4 +267,80 @@ func TestAReplyThatWasCutOffIsNone(t *testing.T) {
 	cmd.keep()
 	_, err := cmd.result(nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// The frequent part of release.lua does what queue.lua would.
+func TestReleaseServesTheQueue(t *testing.T) {
+	const lock, fence, queue = "lock:a", "{lock:a}:fence", "{lock:a}:queue"
+	keys := []string{lock, fence, queue}
+	hand := []any{"tok", 31000, "", "next 30000 5 live", 10000, "next", 30000}
+	for name, test := range map[string]struct {
+		args  []any
+		queue []string
+		reply string // with T for the time
+		after []string
+	}{
+		"its own next is first in the queue": {hand, []string{"next 30000 5 live"}, "1 1", nil},
+		"dead inbox":                         {hand, []string{"d 30000 5 dead"}, "1 1", nil},
+		"own ticket":                         {[]any{"tok", 1000, "tok 30000 5 live"}, []string{"tok 30000 5 live"}, "1", nil},
+		"another":                            {hand, []string{"w 3600000 5 live"}, "1 2 3600000", []string{"next 30000 5 live"}},
+		"another, no inbox":                  {[]any{"tok", 31000, "", "next 30000 5 -", 0, "next", 30000}, []string{"w 3600000 5 live"}, "1 3 3600000", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				sub := r.admin.Subscribe(t.Context(), "lock:inbox:live")
+				defer sub.Close()
+				_, err := sub.Receive(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, r.admin.Set(t.Context(), lock, "tok", time.Hour).Err())
+				for i, ticket := range test.queue {
+					_, _ = r.ZAdd(queue, float64(i), ticket)
+				}
+				reply, err := r.admin.Eval(t.Context(), releaseScript.source, keys, test.args...).Text()
+				if err != nil {
+					reply = "1"
+				}
+				require.Regexp(t, "^"+test.reply+"( [0-9]{15,16}){0,2}$", reply)
+				left, _ := r.ZMembers(queue)
+				require.Equal(t, test.after, left)
+				if r.Exists(lock) {
+					require.Greater(t, r.TTL(fence), r.TTL(lock)-time.Second)
+				}
+				if len(test.after) > 0 {
+					require.Equal(t, 10*time.Second, r.TTL(queue))
+				}
+			})
+		})
+	}
+}
+
+// A number is the reply of a release or a renewal only, and only where there is no error.
+func TestNumbersAsReplies(t *testing.T) {
+	reply := func(n int64, err error) (string, error) {
+		cmd := once{redis.NewCmd(t.Context(), "evalsha", "x")}
+		cmd.SetVal(n)
+		cmd.SetErr(err)
+		return cmd.result(nil)
+	}
+	text, err := reply(1, nil)
+	require.NoError(t, err)
+	_, err = parseAcquire(text)
+	require.Error(t, err)
+	released, err := parseRelease(text)
+	require.NoError(t, err)
+	require.True(t, released.found)
+	_, err = reply(5, nil)
+	require.Error(t, err)
+	_, err = reply(1, errors.New("of a hook"))
+	require.ErrorContains(t, err, "of a hook")
+}
+
+// Resume asks for the fence, and a lock without one would defeat fencing.
+func TestResumeNeedsAFence(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", time.Minute)
+		r.pretend[opExtend] = "1 0"
+		_, err := r.locker().Resume(t.Context(), "a", lock.Token(), time.Minute)
+		require.ErrorContains(t, err, "unexpected reply")
+	})
 }

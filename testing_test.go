@@ -191,7 +191,7 @@ func (r *fakeRedis) runQuickly(op string, args []string) string {
 	switch {
 	case op == opRelease && held == token:
 		r.Del(key)
-		return "1"
+		return replyDone
 	case held != token && op != opAcquire:
 		return "0"
 	case held != token && held != "":

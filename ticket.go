@@ -14,7 +14,10 @@ const noInbox = "-"
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
 func (a *acquisition) ticket(inbox string) string {
-	if a.ready.inbox == inbox {
+	switch inbox {
+	case "":
+		return "" // it never had one
+	case a.ready.inbox:
 		return a.ready.ticket
 	}
 	metadata := a.value()[len(a.token.text):]
@@ -23,7 +26,12 @@ func (a *acquisition) ticket(inbox string) string {
 
 // prepareTicket is for one who joins a line, and so has nothing to do: the release that
 // brings it along is made by one who has.
+//
+// With much metadata it is not worth the memory.
 func (a *acquisition) prepareTicket(inbox string) {
+	if len(a.opts.metadata) > 256 {
+		return
+	}
 	ticket := a.ticket(inbox)
 	a.ready.inbox, a.ready.ticket = inbox, ticket
 }

@@ -71,3 +71,13 @@ func TestGarbageInTheInboxIsNoGrant(t *testing.T) {
 	require.Equal(t, "t", token)
 	require.Equal(t, grant{fence: 12, server: 34}, g)
 }
+
+// A ticket that was made in time may be for an inbox that is not the one of the moment.
+func TestTicketIsForTheInboxOfTheMoment(t *testing.T) {
+	lk := New(clusterClient(t, neverDial(t)))
+	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{metadata: "m"})
+	require.NoError(t, err)
+	want := a.ticket("other")
+	a.prepareTicket(noInbox)
+	require.Equal(t, want, a.ticket("other"))
+}

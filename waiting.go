@@ -2,21 +2,27 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
 
 // wait stands in line for the lock until it has it, ctx ends, or Redis refuses for
 // good. Where nobody else holds the lock or waits, that takes one question.
-func (a *acquisition) wait(ctx context.Context) (*Lock, error) {
+func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 	w := &a.waiter
 	w.a = a
 	a.lk.lines.join(w)
-	lock, err := w.run(ctx)
-	if lock = a.lk.lines.leave(w, lock, err); lock != nil {
-		err = nil
-	}
-	return lock, err
+	err = errInterrupted // until there is a result: a hook of the client may panic
+	defer func() {
+		if lock = a.lk.lines.leave(w, lock, err); lock != nil {
+			err = nil
+		}
+		if errors.Is(err, errInterrupted) {
+			a.undo(ctx)
+		}
+	}()
+	return w.run(ctx)
 }
 
 // run asks Redis whenever it is due, and waits for a grant in between.

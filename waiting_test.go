@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -618,4 +619,81 @@ func TestAWaiterThatWasPassedOverAsksAtOnce(t *testing.T) {
 		cancel()
 		<-over
 	})
+}
+
+// A head that became one while this Locker held the lock asks once in a poll interval all
+// the same.
+func TestHeadBehindItsOwnLockerFindsADeletedKey(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		holder := r.acquire("a", time.Hour)
+		lk := r.lockerOn(r.connect())
+		first := waitFor(t.Context(), lk, "a", time.Hour)
+		time.Sleep(time.Second)
+		second := waitFor(t.Context(), lk, "a", time.Hour)
+		time.Sleep(time.Second)
+		require.NoError(t, holder.Release(t.Context()))
+		require.NoError(t, (<-first).err)
+		time.Sleep(time.Second)
+		r.Del("lock:a") // by hand
+		deleted := time.Now()
+		got := <-second
+		require.NoError(t, got.err)
+		require.Less(t, got.at.Sub(deleted), defaultPollInterval+time.Second)
+		require.NoError(t, got.lock.Release(t.Context()))
+	})
+}
+
+// Nothing of a lock that was released, and of a line that is empty, is left to a timer.
+func TestTimersStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		lock, err := lk.Acquire(t.Context(), "a", time.Hour)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		waiter := waitFor(ctx, lk, "a", time.Hour)
+		time.Sleep(time.Second)
+		lk.lines.mu.Lock()
+		alarm := lk.lines.names["lock:a"].alarm
+		lk.lines.mu.Unlock()
+		require.NotNil(t, alarm)
+		cancel()
+		<-waiter
+		require.NoError(t, lock.Release(t.Context()))
+		synctest.Wait()
+		require.False(t, alarm.Stop(), "alarm")
+		require.False(t, lock.expiry.Stop(), "expiry")
+	})
+}
+
+// A hook that panics takes nobody's turn.
+func TestPanicInAcquireLeavesTheLine(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		client := r.connect()
+		lk := r.lockerOn(client)
+		client.AddHook(panicOnce{new(atomic.Bool)})
+		require.Panics(t, func() { _, _ = lk.Acquire(context.Background(), "a", time.Minute) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		lock, err := lk.Acquire(ctx, "a", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, lock.Release(t.Context()))
+	})
+}
+
+// panicOnce is a hook of a client that panics at the first command.
+type panicOnce struct{ done *atomic.Bool }
+
+func (h panicOnce) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h panicOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.done.CompareAndSwap(false, true) {
+			panic("of a hook")
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h panicOnce) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -18,7 +18,7 @@
 --
 -- This part is for the frequent cases. From where the token was found nothing may keep
 -- the lock from being freed: refusals are caught, and left to release_next.lua, which
--- begins anew.
+-- begins anew with the ticket that was popped.
 
 local held, popped, time, now, last = redis.pcall('GET', KEYS[1])
 if held == ARGV[1] and (ARGV[3] or '') == '' then
@@ -34,6 +34,7 @@ end
 
 if now and (not last or #last == #now and last < now) then
   if not popped or popped == ARGV[4] then
+    -- ARGV[2] is not below its ttl.
     if not redis.pcall('SET', KEYS[2], now, 'PX', ARGV[2]).err
       and not redis.pcall('SET', KEYS[1], ARGV[6], 'PX', ARGV[7]).err then
       return '1 1 ' .. now
