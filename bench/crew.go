@@ -33,28 +33,44 @@ func (c *crew) fail(err error) {
 // join returns when all have ended.
 func (c *crew) join() error {
 	c.wg.Wait()
+	return c.failure()
+}
+
+func (c *crew) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// stopGrace is for those whose ctx has ended, or who are about to look at it.
-const stopGrace = 50 * time.Millisecond
+const (
+	// stopGrace is for those whose ctx has ended, or who are about to look at it.
+	stopGrace = 50 * time.Millisecond
+	// turnsGrace is for those who wait for a lock under a ctx that never ends: each has
+	// it once more.
+	turnsGrace = 5 * time.Second
+	// closeGrace is for those whose client has been closed.
+	closeGrace = 2 * time.Second
+)
 
 // stop closes the lockers and returns when all have ended. It is not in a hurry to
-// close, since some take a failing connection for a reason to try again.
-func (c *crew) stop(lockers ...locker) error {
+// close, since some take a failing connection for a reason to try again: for so long
+// that those who do not end soon are left to the end of the process.
+func (c *crew) stop(grace time.Duration, lockers ...locker) error {
 	ended := make(chan struct{})
 	go func() {
 		c.wg.Wait()
 		close(ended)
 	}()
-	select {
-	case <-ended:
-	case <-time.After(stopGrace):
+	wait := func(d time.Duration) {
+		select {
+		case <-ended:
+		case <-time.After(d):
+		}
 	}
+	wait(grace)
 	for _, l := range lockers {
 		l.close()
 	}
-	return c.join()
+	wait(closeGrace)
+	return c.failure()
 }

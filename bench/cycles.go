@@ -63,4 +63,9 @@ func (c *cycles) begin() {}
 
 func (c *cycles) end(*result) {}
 
-func (c *cycles) stop() error { return c.crew.stop(c.locker) }
+func (c *cycles) stop() error {
+	if c.task.Endless {
+		return c.crew.stop(turnsGrace, c.locker)
+	}
+	return c.crew.stop(stopGrace, c.locker)
+}

@@ -125,4 +125,4 @@ func (h *handOvers) end(res *result) {
 	res.Latencies = h.latencies
 }
 
-func (h *handOvers) stop() error { return h.crew.stop(h.lockers[:]...) }
+func (h *handOvers) stop() error { return h.crew.stop(stopGrace, h.lockers[:]...) }

@@ -58,4 +58,4 @@ func (i *idlers) begin() {}
 
 func (i *idlers) end(res *result) { res.Bytes = i.bytes }
 
-func (i *idlers) stop() error { return i.crew.stop(i.locker, i.holder) }
+func (i *idlers) stop() error { return i.crew.stop(stopGrace, i.locker, i.holder) }
