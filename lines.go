@@ -373,8 +373,7 @@ func (ls *lines) askAgain(w *waiter) {
 	w.nudge()
 }
 
-// next is what w does next: take a grant, or else ask when due is over, and sleep
-// before.
+// next is what w does next: take a grant, or else ask if it is due, and else sleep.
 func (ls *lines) next(w *waiter) (g *grant, due bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

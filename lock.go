@@ -28,7 +28,8 @@ type Client interface {
 // until the client's time-outs when those who asked have left; one for a release or an
 // undoing that goes on in the background, for 15 seconds at most; and, while somebody
 // waits and up to 4 seconds longer, one with the connection on which Redis tells who has
-// the lock next (on a Cluster, for each node).
+// the lock next (on a Cluster, for each node). While locks are held, and up to a second
+// longer, a timer compares the process's clocks once a second.
 type Locker struct {
 	engine    engine
 	quorum    *quorum // the engine, if it is one

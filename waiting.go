@@ -15,10 +15,15 @@ func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 	a.lk.lines.join(w)
 	err = errInterrupted // until there is a result: a hook of the client may panic
 	defer func() {
+		interrupted := errors.Is(err, errInterrupted)
 		if lock = a.lk.lines.leave(w, lock, err); lock != nil {
 			err = nil
 		}
-		if errors.Is(err, errInterrupted) {
+		switch {
+		case !interrupted:
+		case lock != nil: // a grant that came meanwhile, which nobody gets
+			lock.startRelease(ctx, closed)
+		default:
 			a.undo(ctx)
 		}
 	}()
