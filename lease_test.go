@@ -151,18 +151,24 @@ func TestClocksAreComparedWhileLocksAreHeld(t *testing.T) {
 	})
 }
 
-// What the wall clock gains after it was set back counts from there.
+// What the wall clock gains after it was set back counts from there: for a lock that was
+// renewed since then, as for one that was acquired a moment after.
 func TestSuspensionAfterTheClockWasSetBack(t *testing.T) {
-	for name, ticks := range map[string]bool{"and that was seen": true, "a moment ago": false} {
+	for name, renewed := range map[string]bool{"renewed": true, "acquired": false} {
 		t.Run(name, func(t *testing.T) {
-			lk := suspended(t, 0).lk
+			lock := suspended(t, 0)
+			lk := lock.lk
 			lk.clocks.mu.Lock()
 			lk.clocks.looked = shiftWall(t, time.Now(), 3600)
 			lk.clocks.mu.Unlock()
-			if ticks {
+			if renewed {
 				lk.clocks.tick(time.Now())
+				lock.mu.Lock()
+				lock.lease.until = shiftWall(t, lock.lease.until, -3600)
+				lock.mu.Unlock()
+			} else {
+				lock = suspendedOn(t, lk, time.Hour)
 			}
-			lock := suspendedOn(t, lk, time.Hour)
 			lk.clocks.tick(shiftWall(t, time.Now(), 3600))
 			require.True(t, isDone(lock))
 		})

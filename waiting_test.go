@@ -665,29 +665,39 @@ func TestTimersStop(t *testing.T) {
 	})
 }
 
-// A hook that panics takes nobody's turn.
+// A hook that panics takes nobody's turn, and leaves no lock behind.
 func TestPanicInAcquireLeavesTheLine(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *fakeRedis) {
-		client := r.connect()
-		lk := r.lockerOn(client)
-		client.AddHook(panicOnce{new(atomic.Bool)})
-		require.Panics(t, func() { _, _ = lk.Acquire(context.Background(), "a", time.Minute) })
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		lock, err := lk.Acquire(ctx, "a", time.Minute)
-		require.NoError(t, err)
-		require.NoError(t, lock.Release(t.Context()))
-	})
+	for name, executed := range map[string]bool{"before the request": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				client := r.connect()
+				lk := r.lockerOn(client)
+				client.AddHook(panicOnce{executed, new(atomic.Bool)})
+				require.Panics(t, func() { _, _ = lk.Acquire(context.Background(), "a", time.Minute) })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				lock, err := lk.Acquire(ctx, "a", time.Minute)
+				require.NoError(t, err)
+				require.NoError(t, lock.Release(t.Context()))
+			})
+		})
+	}
 }
 
 // panicOnce is a hook of a client that panics at the first command.
-type panicOnce struct{ done *atomic.Bool }
+type panicOnce struct {
+	executed bool // before it panics
+	done     *atomic.Bool
+}
 
 func (h panicOnce) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h panicOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if h.done.CompareAndSwap(false, true) {
+			if h.executed {
+				_ = next(ctx, cmd)
+			}
 			panic("of a hook")
 		}
 		return next(ctx, cmd)
