@@ -10,7 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// request is one script with its arguments.
+// request is one script with its arguments. It is never handed to the client, whose hooks
+// may change what they get: each sending gets a copy (see once).
 type request struct {
 	script *script
 	words  [mostWords]any // the command: EVALSHA, the script's name, the number of keys, the keys, the arguments
@@ -32,7 +33,7 @@ func (s *script) request(limit time.Duration, keys []any, args ...any) request {
 	return r
 }
 
-// line is the command. It is a part of the request.
+// line is the command. It is a part of the request, and not for the client.
 func (r *request) line() []any { return r.words[:r.length:r.length] }
 
 // withLockAlone is the same request with no other key than the lock.
@@ -51,20 +52,6 @@ func (r *request) args() []any { return r.line()[3+r.words[2].(int):] }
 
 // mode is the last argument of an extension.
 func (r *request) mode() any { return r.words[r.length-1] }
-
-// withSource is the same request for a server that does not know the script.
-func (r *request) withSource() *request {
-	whole := *r
-	whole.words[0], whole.words[1] = "eval", r.script.source
-	return &whole
-}
-
-// counted is the same request, but notes how often it was written.
-func (r *request) counted() *request {
-	counting := *r
-	counting.words[1] = &counted{text: r.words[1].(string)}
-	return &counting
-}
 
 // counted is an argument that counts how often it was written to a connection.
 type counted struct {

@@ -125,6 +125,19 @@
 //
 // All methods may be called from any number of goroutines.
 //
+// # Hooks of the client
+//
+// Requests pass the hooks of the client. What a hook does to the arguments of a command
+// concerns that command alone: each sending of a request, the repetition with the source
+// of its script too, starts from arguments that nobody has changed. A hook that changes
+// keys must change those of eval and evalsha, and in the same way each time; a prefix is
+// better given with [WithPrefix].
+//
+// A request that travels by itself has the values of its caller's context. A batch has
+// none, since it belongs to several callers; nor has a renewal. What undoes an abandoned
+// acquisition may travel in a batch. So a hook must not rely on a value of the context,
+// a tenant for example, to find the key.
+//
 // # Clocks
 //
 // The clocks of the process and of the Redis server need not agree, but must run

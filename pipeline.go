@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -184,14 +182,10 @@ func (p *pipeline) execute(batch []*call) {
 func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten []*call) {
 	commands := make([]once, len(batch))
 	for i, c := range batch {
-		r := &c.request // which is not changed: its caller may be reading it
-		if whole {
-			r = r.withSource()
-		}
+		commands[i].fill(c.ctx, &c.request, whole)
 		if p.redirected && len(batch) > 1 {
-			r = r.counted()
+			commands[i].count()
 		}
-		commands[i] = once{redis.NewCmd(c.ctx, r.line()...)}
 	}
 	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend
@@ -229,13 +223,13 @@ func (p *pipeline) send(batch []*call, commands []once) error {
 	case 0:
 		return nil
 	case 1:
-		return p.client.Process(batch[0].ctx, commands[0])
+		return p.client.Process(batch[0].ctx, &commands[0])
 	}
 	ctx, cancel := tripContext(batch)
 	defer cancel()
 	pipe := p.client.Pipeline()
-	for _, cmd := range commands {
-		_ = pipe.Process(ctx, cmd) // only gathers
+	for i := range commands {
+		_ = pipe.Process(ctx, &commands[i]) // only gathers
 	}
 	_, err := pipe.Exec(ctx)
 	return err

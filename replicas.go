@@ -55,23 +55,23 @@ func (e *replicated) acquire(c *call) {
 		addr, _ := e.cluster.home(c.request.key())
 		defer e.cluster.attend(addr, []*call{c})()
 	}
-	reply, err := e.acquireAndWait(c.ctx, &c.request)
+	reply, err := e.acquireAndWait(c.ctx, &c.request, false)
 	if isNoScript(err) {
-		reply, err = e.acquireAndWait(c.ctx, c.request.withSource())
+		reply, err = e.acquireAndWait(c.ctx, &c.request, true)
 	}
 	c.finish(reply, err)
 }
 
 // acquireAndWait makes one round trip, or two if the slot has moved: a cluster's client
 // follows that, but the client of one node does not.
-func (e *replicated) acquireAndWait(ctx context.Context, r *request) (string, error) {
+func (e *replicated) acquireAndWait(ctx context.Context, r *request, whole bool) (string, error) {
 	if e.cluster == nil {
-		return e.tripTo(ctx, e.client, r)
+		return e.tripTo(ctx, e.client, r, whole)
 	}
-	reply, err := e.tripToPrimary(ctx, r)
+	reply, err := e.tripToPrimary(ctx, r, whole)
 	if _, moved := redis.IsMovedError(err); moved {
 		e.cluster.look()
-		reply, err = e.tripToPrimary(ctx, r)
+		reply, err = e.tripToPrimary(ctx, r, whole)
 	}
 	if err = passing(err); err == nil || isTransient(err) {
 		e.cluster.after(err)
@@ -80,12 +80,12 @@ func (e *replicated) acquireAndWait(ctx context.Context, r *request) (string, er
 }
 
 // tripToPrimary does not use the cluster's client itself, which sends WAIT to any node.
-func (e *replicated) tripToPrimary(ctx context.Context, r *request) (string, error) {
+func (e *replicated) tripToPrimary(ctx context.Context, r *request, whole bool) (string, error) {
 	node, err := e.cluster.client.MasterForKey(ctx, r.key())
 	if err != nil {
 		return "", err
 	}
-	return e.tripTo(ctx, node, r)
+	return e.tripTo(ctx, node, r, whole)
 }
 
 // passing makes an error that passes of a redirect.
@@ -99,9 +99,9 @@ func passing(err error) error {
 	return err
 }
 
-func (e *replicated) tripTo(ctx context.Context, client Client, r *request) (string, error) {
-	script := once{redis.NewCmd(ctx, r.line()...)}
-	wait := once{redis.NewCmd(ctx, "wait", e.replicas, milliseconds(e.timeout))}
+func (e *replicated) tripTo(ctx context.Context, client Client, r *request, whole bool) (string, error) {
+	script, wait := new(once), newOnce(ctx, "wait", e.replicas, milliseconds(e.timeout))
+	script.fill(ctx, r, whole)
 	pipe := client.Pipeline()
 	_ = pipe.Process(ctx, script) // only gathers
 	_ = pipe.Process(ctx, wait)
@@ -117,7 +117,7 @@ func (e *replicated) tripTo(ctx context.Context, client Client, r *request) (str
 }
 
 // enough is nil if WAIT says so.
-func (e *replicated) enough(wait once) error {
+func (e *replicated) enough(wait *once) error {
 	n, err := wait.Int()
 	switch {
 	case err == nil && n >= e.replicas:

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"crypto/sha1" // the name Redis gives to a script, not a matter of security
 	_ "embed"
 	"encoding/hex"
@@ -89,14 +90,45 @@ func withoutComments(source string) string {
 // redis.Script is not used because its commands are repeated by the client after
 // a lost reply, without a word: a lock could be reported as held by somebody
 // else who is ourselves, and a release as one that found nothing.
-type once struct{ *redis.Cmd }
+//
+// It is for one sending. go-redis does not copy the arguments that it is given, and hooks
+// of the client may change them in place (a prefix before each key). So they are the
+// command's own, and a request that is sent again is written into another one.
+//
+// The client gets a pointer, as with go-redis's own commands: mocks set the reply by
+// reflection.
+type once struct {
+	redis.Cmd                // a copy of what go-redis has made, for one allocation less
+	words     [mostWords]any // the arguments
+	times     *counted       // that among them which counts, or nil
+}
+
+// fill makes cmd the command for a request, with the source of its script or by its name.
+func (cmd *once) fill(ctx context.Context, r *request, whole bool) {
+	words := cmd.words[:copy(cmd.words[:], r.line()):r.length]
+	if whole {
+		words[0], words[1] = "eval", r.script.source
+	}
+	cmd.Cmd = *redis.NewCmd(ctx, words...)
+}
+
+// newOnce makes a command that runs no script.
+func newOnce(ctx context.Context, words ...any) *once {
+	return &once{Cmd: *redis.NewCmd(ctx, words...)}
+}
+
+// count makes cmd note how often it is written.
+func (cmd *once) count() {
+	cmd.times = &counted{text: cmd.words[1].(string)}
+	cmd.words[1] = cmd.times
+}
 
 // NoRetry is go-redis's question (since 9.19). It holds for a whole pipeline.
-func (once) NoRetry() bool { return true }
+func (*once) NoRetry() bool { return true }
 
 // keep has a reply count that was read. go-redis fails a whole pipeline if the connection
 // is lost behind it. (An empty one may have been cut off.)
-func (cmd once) keep() {
+func (cmd *once) keep() {
 	text, read := cmd.Val().(string)
 	if read && text != "" || cmd.Val() == int64(1) {
 		cmd.SetErr(nil)
@@ -109,7 +141,7 @@ const replyDone = "done"
 
 // result is the reply of a script, which is a text or 1. trip is the error of the
 // round trip as a whole: that of a hook which did not let the command through.
-func (cmd once) result(trip error) (string, error) {
+func (cmd *once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
 		return "", trip
 	}
@@ -123,7 +155,7 @@ func (cmd once) result(trip error) (string, error) {
 	case errors.Is(err, redis.Nil): // it is no error of the server, and may mean anything
 		return "", unexpected("nil")
 	}
-	if count, ok := cmd.Args()[1].(*counted); ok && !count.explains(err) {
+	if cmd.times != nil && !cmd.times.explains(err) {
 		return "", &resentError{err.Error()}
 	}
 	return "", err

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -247,7 +246,7 @@ func TestUnexpectedRepliesAreErrors(t *testing.T) {
 }
 
 func TestCommandsAreNeverRepeatedByTheClient(t *testing.T) {
-	require.True(t, once{redis.NewCmd(t.Context())}.NoRetry())
+	require.True(t, newOnce(t.Context()).NoRetry())
 	for client, options := range clients {
 		t.Run(client, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {
@@ -261,7 +260,7 @@ func TestCommandsAreNeverRepeatedByTheClient(t *testing.T) {
 }
 
 func TestAReplyThatWasCutOffIsNone(t *testing.T) {
-	cmd := once{redis.NewCmd(t.Context(), "evalsha", "name")}
+	cmd := newOnce(t.Context(), "evalsha", "name")
 	cmd.SetVal("") // as go-redis does
 	cmd.SetErr(context.DeadlineExceeded)
 	cmd.keep()
@@ -317,7 +316,7 @@ func TestReleaseServesTheQueue(t *testing.T) {
 // A number is the reply of a release or a renewal only, and only where there is no error.
 func TestNumbersAsReplies(t *testing.T) {
 	reply := func(n int64, err error) (string, error) {
-		cmd := once{redis.NewCmd(t.Context(), "evalsha", "x")}
+		cmd := newOnce(t.Context(), "evalsha", "x")
 		cmd.SetVal(n)
 		cmd.SetErr(err)
 		return cmd.result(nil)

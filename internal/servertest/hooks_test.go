@@ -1,0 +1,81 @@
+package servertest_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// prefixing is a hook that rewrites the keys of scripts in place.
+type prefixing struct{}
+
+func (prefixing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (prefixing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		addPrefix(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (prefixing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			addPrefix(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func addPrefix(cmd redis.Cmder) {
+	if name := cmd.Name(); name != "eval" && name != "evalsha" {
+		return
+	}
+	args := cmd.Args()
+	for i := 3; i < 3+args[2].(int); i++ {
+		args[i] = "t:" + args[i].(string)
+	}
+}
+
+func TestServerAHookThatRewritesKeys(t *testing.T) {
+	t.Parallel()
+	r := newFollowed(t, 1)
+	ctx := t.Context()
+	for kind, opts := range map[string][]redislock.Option{
+		"one server":   nil,
+		"WithReplicas": {redislock.WithReplicas(1, soon)},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			locker := func() *redislock.Locker {
+				client := r.server.Client(t)
+				client.AddHook(prefixing{})
+				return r.lockerWith(client, opts...)
+			}
+			one, two := locker(), locker()
+			for round := range 5 {
+				name := fmt.Sprint(kind, round)
+				require.NoError(t, r.direct.ScriptFlush(ctx).Err())
+				lock, err := one.TryAcquire(ctx, name, time.Minute)
+				require.NoError(t, err)
+				require.NoError(t, r.direct.ScriptFlush(ctx).Err())
+				_, err = two.TryAcquire(ctx, name, time.Minute)
+				require.ErrorIs(t, err, redislock.ErrNotAcquired)
+				assert.Equal(t, lock.Token(), r.direct.Get(ctx, "t:"+keyOf(name)).Val())
+				require.NoError(t, r.direct.ScriptFlush(ctx).Err())
+				require.NoError(t, lock.Release(ctx))
+				assert.Zero(t, r.direct.Exists(ctx, "t:"+keyOf(name)).Val())
+			}
+			for _, key := range r.direct.Keys(ctx, "*lock:"+kind+"*").Val() {
+				assert.Equal(t, 1, strings.Count(key, "t:lock:")+strings.Count(key, "t:{lock:"), key)
+				assert.NotContains(t, key, "t:t:")
+			}
+		})
+	}
+}
