@@ -35,7 +35,7 @@ type acquisition struct {
 // newAcquisition checks everything that can be checked without traffic.
 func (lk *Locker) newAcquisition(ctx context.Context, op, name string, ttl time.Duration, opts acquireOptions) (*acquisition, error) {
 	keys, err := lk.keysFor(name)
-	a := &acquisition{lk: lk, op: op, name: name, keys: keys, ttl: ttl, opts: opts}
+	a := &acquisition{lk: lk, op: op, name: name, keys: keys, ttl: min(ttl, maxLease), opts: opts}
 	if err == nil {
 		err = checkTTL(ttl)
 	}

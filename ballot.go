@@ -47,7 +47,7 @@ func (q *quorum) open(ctx context.Context, r request) *ballot {
 // nodeLimit leaves time, before ctx ends, to say which nodes have not answered.
 func nodeLimit(ctx context.Context, limit time.Duration) time.Duration {
 	if deadline, limited := ctx.Deadline(); limited {
-		limit = min(limit, time.Until(deadline)-time.Millisecond)
+		limit = min(limit, max(time.Until(deadline), 0)-time.Millisecond)
 	}
 	return max(limit, time.Millisecond)
 }

@@ -22,7 +22,7 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 	err := checkTTL(ttl)
 	if err == nil {
-		err = l.extend(ctx, ttl)
+		err = l.extend(ctx, min(ttl, maxLease))
 	}
 	if err != nil {
 		return l.failed(opExtend, err)

@@ -70,6 +70,7 @@ func WithLogger(logger *slog.Logger) Option {
 // than the lease. It panics unless d is positive.
 func WithFenceRetention(d time.Duration) Option {
 	mustBePositive("WithFenceRetention", d)
+	d = min(d, maxLease)
 	return func(o *options) { o.fenceRetention = d }
 }
 
@@ -78,9 +79,11 @@ func WithFenceRetention(d time.Duration) Option {
 // seconds. This, or the rest of the holder's lease if that is shorter, is how long a
 // waiter may take to notice what nobody tells it: a lock that was deleted by hand or
 // released by another library, a lost message. On a quorum it is the longest pause of
-// the polling, which grows to 500 ms at most. It panics unless d is positive.
+// the polling, which grows to 500 ms at most. Less than 10 ms counts as 10 ms. It panics
+// unless d is positive.
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
+	d = min(max(d, firstPause), maxLease)
 	return func(o *options) { o.pollInterval = d }
 }
 
@@ -101,6 +104,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 		panic(fmt.Sprintf("redislock: WithReplicas(%d): must not be negative", n))
 	}
 	mustBePositive("WithReplicas", timeout)
+	timeout = min(timeout, maxLease)
 	return func(o *options) { o.replicas, o.replicaTimeout = n, timeout }
 }
 
@@ -108,9 +112,11 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // server to one request. The default is 50 ms, or a twentieth of the TTL if that is
 // shorter, but at least 5 ms. It should be well above the usual time of a round trip,
 // and small against the TTL: an attempt may take it twice, and the validity runs
-// meanwhile. Other Lockers do not need it. It panics unless d is positive.
+// meanwhile. Other Lockers do not need it. Less than 1 ms counts as 1 ms. It panics
+// unless d is positive.
 func WithNodeTimeout(d time.Duration) Option {
 	mustBePositive("WithNodeTimeout", d)
+	d = min(max(d, time.Millisecond), maxLease)
 	return func(o *options) { o.nodeTimeout = d }
 }
 
@@ -169,7 +175,7 @@ func WithoutWatchdog() AcquireOption {
 // limit. It stops neither Extend nor anything of a lock without a watchdog. An acquisition with d <= 0 fails with
 // ErrInvalidTTL.
 func WithMaxHold(d time.Duration) AcquireOption {
-	return func(o *acquireOptions) { o.maxHold, o.hasMaxHold = d, true }
+	return func(o *acquireOptions) { o.maxHold, o.hasMaxHold = min(d, maxLease), true }
 }
 
 // WithMetadata keeps a text beside the token in Redis, for [Locker.Inspect] and
@@ -194,9 +200,10 @@ func checkTTL(ttl time.Duration) error {
 	return nil
 }
 
-// maxLease is where leases are cut off on the server. Redis itself refuses an
-// expiry that lies past the end of its 64-bit clock; a century is out of reach of
-// that, and of any program.
+// maxLease is where every duration that a user gives is cut off, before anything
+// is computed from it. Redis itself refuses an expiry that lies past the end of its
+// 64-bit clock, and sums of the longest Go durations overflow. A century is out of
+// reach of any program, and twice a century can be added to today without either.
 const maxLease = 100 * 365 * 24 * time.Hour
 
 // milliseconds is d as Redis takes it, rounded up so that a lease is never

@@ -255,7 +255,8 @@ func parseRelease(reply string) (r releaseReply, err error) {
 	case count < 4:
 		return r, unexpected(reply)
 	}
-	return releaseReply{found: true, next: n[1], fence: n[2], left: time.Duration(n[2]) * time.Millisecond, server: n[3]}, nil
+	left := time.Duration(min(n[2], milliseconds(maxLease))) * time.Millisecond
+	return releaseReply{found: true, next: n[1], fence: n[2], left: left, server: n[3]}, nil
 }
 
 type inspectReply struct {
