@@ -570,7 +570,7 @@ func ExampleError() {
 }
 
 // chargeOrder books a charge, unless a newer holder of the order's lock has been here.
-// It is the README's example of a fence in SQL.
+// It is the example of docs/fencing.md.
 func chargeOrder(ctx context.Context, db *sql.DB, order string, cents, fence int64) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"bytes"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -19,43 +20,115 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/redistest"
 )
 
-// TestReadmeSnippets keeps the README's Go from rotting. A block that is a whole
-// program is built and run; every other block must stand, line by line, in a test
-// file, where it is compiled and most often run.
-func TestReadmeSnippets(t *testing.T) {
-	blocks := goBlocks(t, readReadme(t))
-	require.NotEmpty(t, blocks)
-	compiled := flat(sources(t, "*_test.go"))
-	for _, block := range blocks {
-		if strings.HasPrefix(block, "package main\n") {
-			requireRuns(t, block)
-			continue
+// TestPageSnippets keeps the Go of all pages from rotting. A block that is a whole
+// program is built and run; every other block must stand, line by line, in a Go
+// file of this repository, where it is compiled and most often run.
+func TestPageSnippets(t *testing.T) {
+	compiled := flat(sources(t, func(string) bool { return true }))
+	found := 0
+	for page, text := range pages(t) {
+		for _, block := range goBlocks(t, text) {
+			found++
+			if strings.HasPrefix(block, "package main\n") {
+				requireRuns(t, block)
+				continue
+			}
+			require.Contains(t, compiled, flat(block), "this block of %s stands in no Go file:\n%s", page, block)
 		}
-		require.Contains(t, compiled, flat(block), "this block of the README stands in no test file:\n%s", block)
+	}
+	require.Greater(t, found, 10)
+}
+
+// TestPageLinks: every relative link of every page leads to a file or a folder,
+// and to a heading of it if it names one.
+func TestPageLinks(t *testing.T) {
+	all := pages(t)
+	for page, text := range all {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			link := m[1]
+			if strings.Contains(link, "://") {
+				continue
+			}
+			path, heading, named := strings.Cut(link, "#")
+			file := page
+			if path != "" {
+				file = filepath.Join(filepath.Dir(page), filepath.FromSlash(path))
+				_, err := os.Stat(file)
+				require.NoError(t, err, "%s links to %s", page, link)
+			}
+			if named {
+				require.Contains(t, headings(all[file]), heading, "%s links to %s", page, link)
+			}
+		}
 	}
 }
 
-// TestReadmeLinks: every link of the README leads somewhere.
-func TestReadmeLinks(t *testing.T) {
-	readme := readReadme(t)
-	headings := make(map[string]bool)
-	for _, m := range regexp.MustCompile(`(?m)^##+ (.+)$`).FindAllStringSubmatch(readme, -1) {
+// headings returns the anchors that a forge makes of a page's headings.
+func headings(text string) (anchors []string) {
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(text, -1) {
 		words := strings.ToLower(regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(m[1], ""))
-		headings["#"+strings.ReplaceAll(words, " ", "-")] = true
+		anchors = append(anchors, strings.ReplaceAll(words, " ", "-"))
 	}
-	for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(readme, -1) {
-		if strings.HasPrefix(m[1], "#") {
-			require.True(t, headings[m[1]], "no heading for %s", m[1])
-		} else {
-			require.FileExists(t, m[1])
+	return anchors
+}
+
+// TestPageCommands: the folders, tests and make targets in the shell blocks of the
+// pages exist.
+func TestPageCommands(t *testing.T) {
+	tests := sources(t, func(file string) bool { return strings.HasSuffix(file, "_test.go") })
+	makefile, err := os.ReadFile("Makefile")
+	require.NoError(t, err)
+	for page, text := range pages(t) {
+		for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(text, -1) {
+			for line := range strings.Lines(m[1]) {
+				requireExists(t, page, strings.TrimSpace(line), tests, string(makefile))
+			}
 		}
 	}
 }
 
-// TestReadmeLogMessages: the messages in the README are those in the sources.
-func TestReadmeLogMessages(t *testing.T) {
+func requireExists(t *testing.T, page, line, tests, makefile string) {
+	t.Helper()
+	command, _, _ := strings.Cut(line, "#")
+	words := strings.Fields(command)
+	folder := "."
+	for i, word := range words {
+		last := ""
+		if i > 0 {
+			last = words[i-1]
+		}
+		switch {
+		case last == "-C":
+			folder = word
+		case last == "-run" || last == "-fuzz":
+			name := strings.Trim(word, "'^$")
+			if regexp.MustCompile(`^\w+$`).MatchString(name) {
+				require.Regexp(t, `func `+name, tests, "%s: %s", page, line)
+			}
+		case last == "make":
+			require.Regexp(t, `(?m)^`+regexp.QuoteMeta(word)+`:`, makefile, "%s: %s", page, line)
+		case words[0] == "go" && strings.HasPrefix(word, "./") && !strings.HasSuffix(word, "..."):
+			require.DirExists(t, filepath.Join(folder, word), "%s: %s", page, line)
+		}
+	}
+}
+
+// TestReadmeIsShort: what is too long for a first visit belongs under docs/.
+func TestReadmeIsShort(t *testing.T) {
+	require.LessOrEqual(t, strings.Count(readPage(t, "README.md"), "\n"), 170)
+}
+
+// operations is the page with the ACL line and the log messages.
+var operations = filepath.Join("docs", "operations.md")
+
+// TestPageLogMessages: the messages on the page are those in the sources.
+func TestPageLogMessages(t *testing.T) {
 	listed := firstColumn(t, "| message | when |")
-	logged := regexp.MustCompile(`(?i)warn\("(redislock: [^"]+)"`).FindAllStringSubmatch(sources(t, "*.go"), -1)
+	ours := func(file string) bool { // of the module, without its tests
+		folder, _, _ := strings.Cut(filepath.ToSlash(file), "/")
+		return folder != "bench" && folder != "examples" && !strings.HasSuffix(file, "_test.go")
+	}
+	logged := regexp.MustCompile(`(?i)warn\("(redislock: [^"]+)"`).FindAllStringSubmatch(sources(t, ours), -1)
 	require.NotEmpty(t, logged)
 	said := make(map[string]bool)
 	for _, m := range logged {
@@ -64,13 +137,13 @@ func TestReadmeLogMessages(t *testing.T) {
 	for _, message := range listed {
 		require.True(t, said[message], "nobody logs %q", message)
 	}
-	require.Len(t, listed, len(said), "messages that the README does not list: %v", said)
+	require.Len(t, listed, len(said), "messages that the page does not list: %v", said)
 }
 
 // firstColumn returns what stands between the first backquotes of each row.
 func firstColumn(t *testing.T, head string) (cells []string) {
 	t.Helper()
-	_, table, found := strings.Cut(readReadme(t), head+"\n")
+	_, table, found := strings.Cut(readPage(t, operations), head+"\n")
 	require.True(t, found)
 	for row := range strings.Lines(table) {
 		cell := strings.Split(row, "`")
@@ -84,10 +157,10 @@ func firstColumn(t *testing.T, head string) (cells []string) {
 	return cells
 }
 
-// TestReadmeACL: the user of the README may do everything, and is pushed its grants.
-func TestReadmeACL(t *testing.T) {
+// TestPageACL: the user of the page may do everything, and is pushed its grants.
+func TestPageACL(t *testing.T) {
 	server := redistest.Start(t)
-	line := regexp.MustCompile(`(?m)^ACL SETUSER app on >secret .+$`).FindString(readReadme(t))
+	line := regexp.MustCompile(`(?m)^ACL SETUSER app on >secret .+$`).FindString(readPage(t, operations))
 	require.NotEmpty(t, line)
 	var words []any
 	for _, word := range strings.Fields(line) {
@@ -119,11 +192,42 @@ func TestReadmeACL(t *testing.T) {
 	require.Empty(t, log.String())
 }
 
-func readReadme(t *testing.T) string {
+func readPage(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile("README.md")
+	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	return string(text)
+}
+
+// pages are all Markdown files of the repository, by path.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	for _, file := range files(t, ".md") {
+		all[file] = readPage(t, file)
+	}
+	require.Contains(t, all, "README.md")
+	require.Contains(t, all, operations)
+	return all
+}
+
+// files are those of the repository with this ending, without hidden folders and
+// testdata.
+func files(t *testing.T, ending string) (found []string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		name := entry.Name()
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "testdata" || name != "." && strings.HasPrefix(name, ".")):
+			return fs.SkipDir
+		case !entry.IsDir() && strings.HasSuffix(name, ending):
+			found = append(found, path)
+		}
+		return nil
+	}))
+	return found
 }
 
 // goBlocks returns the code between ```go and ```.
@@ -139,15 +243,14 @@ func goBlocks(t *testing.T, text string) (blocks []string) {
 	return blocks
 }
 
-func sources(t *testing.T, pattern string) string {
+// sources is the text of the Go files that are wanted.
+func sources(t *testing.T, wanted func(file string) bool) string {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	require.NoError(t, err)
 	var all strings.Builder
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		require.NoError(t, err)
-		all.Write(source)
+	for _, file := range files(t, ".go") {
+		if wanted(file) {
+			all.WriteString(readPage(t, file))
+		}
 	}
 	return all.String()
 }
@@ -162,13 +265,13 @@ func flat(code string) string {
 	return b.String()
 }
 
-// requireRuns runs a program against a Redis in memory, in the place of the one on
-// localhost that the program names.
+// requireRuns runs a program of a page against a Redis in memory, in the place of
+// the one on localhost that the program names.
 func requireRuns(t *testing.T, program string) {
 	t.Helper()
 	gotool, err := exec.LookPath("go")
 	if err != nil {
-		t.Skipf("a program of the README is not tried: %v", err)
+		t.Skipf("a program of a page is not tried: %v", err)
 	}
 	const addr = `"localhost:6379"`
 	require.Contains(t, program, addr)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a user needs for the prefix "lock:". The README lists the same.
+// What a user needs for the prefix "lock:". docs/operations.md lists the same.
 var (
 	// Without one of these something fails at once.
 	rightKeys     = []string{"~lock:*", "~{lock:*"}
