@@ -191,6 +191,7 @@ func (r *resource) write(fence int64) bool {
 }
 
 func TestServerClusterKeysOfALockShareASlot(t *testing.T) {
+	t.Parallel()
 	c := startShards(t)
 	ctx, a, b := t.Context(), c.asleep(t), c.asleep(t)
 	for name, valid := range map[string]bool{

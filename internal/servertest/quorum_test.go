@@ -459,8 +459,10 @@ func TestServerQuorumReleaseOfNodesThatAreSlowLeavesNothing(t *testing.T) {
 // Several processes work on one lock while one node after the other is paused, killed
 // and cut off. Their data survive: a node that forgets a lock can give it away again.
 func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
+	t.Parallel()
 	for n, down := range map[int]int{3: 1, 5: 2} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
 			q := newQuorumRig(t, n, redistest.WithPersistence())
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
