@@ -122,12 +122,12 @@ type subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// newEngine chooses the engine for a client.
-func newEngine(client Client, opts options) engine {
+// newEngine chooses the engine for a client, which is one of a cluster if of is not nil.
+func newEngine(client Client, of topology, opts options) engine {
 	var e engine = &pipeline{client: client}
 	var nodes *cluster
-	if c, ok := client.(*redis.ClusterClient); ok {
-		nodes = newCluster(c)
+	if of != nil {
+		nodes = newCluster(client, of)
 		e = nodes
 	}
 	if opts.replicas > 0 {

@@ -18,7 +18,8 @@ import (
 //
 // All keys of a lock stand in one slot, hence on one node (see keys.go).
 type cluster struct {
-	client *redis.ClusterClient
+	client Client      // for requests: it may be a wrapper
+	of     topology    // the same client, or what it wraps
 	known  atomic.Bool // the client knows the topology: asking it does not block any more
 
 	mu       sync.Mutex
@@ -27,8 +28,8 @@ type cluster struct {
 	reloaded time.Time            // when the last of them began
 }
 
-func newCluster(client *redis.ClusterClient) *cluster {
-	return &cluster{client: client, nodes: make(map[string]*pipeline)}
+func newCluster(client Client, of topology) *cluster {
+	return &cluster{client: client, of: of, nodes: make(map[string]*pipeline)}
 }
 
 func (c *cluster) start(ctx context.Context, r request) *call { return c.node(r).start(ctx, r) }
@@ -60,7 +61,7 @@ func (c *cluster) home(key string) (addr string, on subscriber) {
 	if !c.known.Load() {
 		return "", nil
 	}
-	primary, err := c.client.MasterForKey(context.Background(), key)
+	primary, err := c.of.MasterForKey(context.Background(), key)
 	if err != nil {
 		return "", nil // nobody serves the slot
 	}
@@ -77,7 +78,7 @@ func (c *cluster) after(failure error) {
 
 // suspect has the client load the topology anew, in the background. It does so at
 // most five times a second.
-func (c *cluster) suspect() { c.client.ReloadState(context.Background()) }
+func (c *cluster) suspect() { c.of.ReloadState(context.Background()) }
 
 const (
 	// silence is how long a node may take over a round trip until the topology is
@@ -151,7 +152,7 @@ func (c *cluster) reload() {
 // look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with
 // that.
 func (c *cluster) look() {
-	err := c.client.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
+	err := c.of.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
 	if err == nil {
 		c.known.Store(true)
 	}

@@ -44,19 +44,28 @@ type Locker struct {
 	undoSlots chan struct{} // one for each look of an undoing
 }
 
-// New returns a Locker on client. It sends nothing. It panics if client is nil,
-// and if it is a *redis.Ring: a ring moves keys to other shards when one does not
+// New returns a Locker on client. It sends nothing. It panics if client is nil, and
+// if it is a [redis.Ring]: a ring moves keys to other shards when one does not
 // answer, and then grants a lock that is still held.
+//
+// A client may be wrapped. What it is, one server, a cluster or a ring, is told by what
+// it can do: a struct that embeds a [redis.ClusterClient] behaves as that client, also
+// where the struct embeds an interface such as [redis.UniversalClient] which holds it.
+// Requests go through the wrapper's own methods Process and Pipeline; a cluster's
+// subscriptions are made on its nodes. A wrapper that keeps the client in a field with a
+// name must have the methods ForEachMaster, MasterForKey and ReloadState itself if it is
+// one of a cluster; New panics if it has not, as far as it can see that. What is hidden
+// behind functions counts as one server.
 func New(client Client, opts ...Option) *Locker {
 	if isNil(client) {
 		panic("redislock: New(nil): a client is needed")
 	}
-	if _, ring := client.(*redis.Ring); ring {
-		panic("redislock: New(*redis.Ring): a ring moves keys when a shard is marked down, and would grant a lock twice")
+	nodes, err := topologyOf(client)
+	if err != nil {
+		panic(fmt.Sprintf("redislock: New(%T): the client is %s", client, err))
 	}
-	_, clustered := client.(*redis.ClusterClient)
 	o := newOptions(opts)
-	return newLocker(newEngine(client, o), clustered, o)
+	return newLocker(newEngine(client, nodes, o), nodes != nil, o)
 }
 
 func newLocker(engine engine, clustered bool, opts options) *Locker {

@@ -101,7 +101,7 @@ const (
 // NewQuorum asks each server for its run id (INFO server). It returns an error if one
 // server is there twice, or denies the permission to ask; if there are no clients, or one
 // of them is nil, there twice, a [redis.Ring], or a [redis.ClusterClient], which stands
-// for many primaries; and with [WithReplicas]. It blocks for at most a second. A server
+// for many primaries, wrapped or not (see [New]); and with [WithReplicas]. It blocks for at most a second. A server
 // that does not answer is no error: it is asked again before its first vote counts, and
 // has none if it is there already.
 //
@@ -118,7 +118,7 @@ func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	}
 	q := &quorum{timeout: o.nodeTimeout}
 	for i, client := range clients {
-		lk := newLocker(newEngine(client, o), false, o)
+		lk := newLocker(newEngine(client, nil, o), false, o)
 		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, lk: lk})
 	}
 	if err := q.identify(); err != nil {
@@ -138,11 +138,11 @@ func checkClients(clients []Client) error {
 		if isNil(client) {
 			return fmt.Errorf("client %d is nil", i+1)
 		}
-		switch client.(type) {
-		case *redis.Ring:
-			return fmt.Errorf("client %d is a *redis.Ring, which moves keys when a shard is marked down", i+1)
-		case *redis.ClusterClient:
-			return fmt.Errorf("client %d is a *redis.ClusterClient; a quorum needs single primaries, which do not fail over", i+1)
+		switch of, err := topologyOf(client); {
+		case err != nil:
+			return fmt.Errorf("client %d is %w", i+1, err)
+		case of != nil:
+			return fmt.Errorf("client %d is a *redis.ClusterClient or a wrapper of one; a quorum needs single primaries, which do not fail over", i+1)
 		}
 		if !reflect.ValueOf(client).Comparable() { // all the way down: it may be a wrapper
 			continue

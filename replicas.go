@@ -81,7 +81,7 @@ func (e *replicated) acquireAndWait(ctx context.Context, r *request, whole bool)
 
 // tripToPrimary does not use the cluster's client itself, which sends WAIT to any node.
 func (e *replicated) tripToPrimary(ctx context.Context, r *request, whole bool) (string, error) {
-	node, err := e.cluster.client.MasterForKey(ctx, r.key())
+	node, err := e.cluster.of.MasterForKey(ctx, r.key())
 	if err != nil {
 		return "", err
 	}

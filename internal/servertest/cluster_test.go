@@ -33,7 +33,8 @@ type shards struct {
 	direct *redis.ClusterClient // the test's own
 	log    *journal
 
-	options []func(*redis.ClusterOptions) // of the Lockers' clients
+	options []func(*redis.ClusterOptions)               // of the Lockers' clients
+	wrap    func(*redis.ClusterClient) redislock.Client // them; nil: they are taken as they are
 }
 
 func startShards(t *testing.T) *shards {
@@ -47,7 +48,11 @@ func startShards(t *testing.T) *shards {
 
 // locker is a Locker with a client of its own, as another process has.
 func (c *shards) locker(t testing.TB, opts ...redislock.Option) *redislock.Locker {
-	return c.lockerWith(c.Client(t, c.options...), opts...)
+	client := c.Client(t, c.options...)
+	if c.wrap != nil {
+		return c.lockerWith(c.wrap(client), opts...)
+	}
+	return c.lockerWith(client, opts...)
 }
 
 func (c *shards) lockerWith(client redislock.Client, opts ...redislock.Option) *redislock.Locker {

@@ -1,0 +1,123 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// topology is what a client of a Redis Cluster can do that others cannot. Its requests
+// go through [Client] all the same: a wrapper may have methods of its own there.
+type topology interface {
+	ForEachMaster(ctx context.Context, fn func(ctx context.Context, master *redis.Client) error) error
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	ReloadState(ctx context.Context)
+}
+
+// sharded is what a ring can do, and a client of one server cannot.
+type sharded interface {
+	ForEachShard(ctx context.Context, fn func(ctx context.Context, shard *redis.Client) error) error
+}
+
+var (
+	clientType   = reflect.TypeFor[Client]()
+	topologyType = reflect.TypeFor[topology]()
+	shardedType  = reflect.TypeFor[sharded]()
+)
+
+// topologyOf is what a client knows of its cluster, or nil if it is no client of one. It
+// hangs on what the client can do, not on its type: a struct that embeds a client keeps
+// the methods. One that embeds an interface (redis.UniversalClient) has only those of the
+// interface, so what the interface holds is looked at, at any depth.
+//
+// It returns an error for a client that cannot hold locks, and for one that holds a
+// client of a cluster, but does not let anybody get at its methods. What is behind
+// methods and functions cannot be seen, and counts as one server.
+func topologyOf(client Client) (topology, error) {
+	return look(reflect.ValueOf(client), 0)
+}
+
+// deepest is how many wrappers around one another are looked into. More are a cycle.
+const deepest = 16
+
+func look(v reflect.Value, depth int) (topology, error) {
+	for v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	switch {
+	case !v.IsValid() || depth == deepest:
+		return nil, nil
+	case v.Type().Implements(topologyType):
+		if !v.CanInterface() {
+			return nil, &hiddenError{v.Type()}
+		}
+		return v.Interface().(topology), nil
+	case v.Type().Implements(shardedType):
+		return nil, errRing
+	case v.Type() == reflect.TypeFor[*redis.Client]():
+		return nil, nil
+	}
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return nil, nil
+	}
+	return lookInto(v, depth)
+}
+
+// lookInto looks at the client that a struct wraps: what it embeds, or else a client
+// among its fields. With several of them nobody can tell which one it is, unless all are
+// of the same kind.
+func lookInto(v reflect.Value, depth int) (topology, error) {
+	var embedded, named []reflect.Value
+	for i := range v.NumField() {
+		switch field := v.Field(i); {
+		case !holdsClient(field):
+		case v.Type().Field(i).Anonymous:
+			embedded = append(embedded, field)
+		default:
+			named = append(named, field)
+		}
+	}
+	if len(embedded) == 1 {
+		return look(embedded[0], depth+1)
+	}
+	var why error
+	for _, field := range append(embedded, named...) {
+		found, err := look(field, depth+1)
+		if found != nil {
+			err = &hiddenError{reflect.TypeOf(found)}
+		}
+		if err == nil {
+			return nil, nil // requests may go there
+		}
+		why = err
+	}
+	return nil, why
+}
+
+func holdsClient(field reflect.Value) bool {
+	if field.Kind() == reflect.Interface {
+		field = field.Elem()
+	}
+	if !field.IsValid() || field.Kind() == reflect.Pointer && field.IsNil() {
+		return false
+	}
+	t := field.Type()
+	return t.Implements(clientType) || t.Kind() == reflect.Struct && reflect.PointerTo(t).Implements(clientType)
+}
+
+var errRing = errors.New("a *redis.Ring, which moves keys when a shard is marked down, and would grant a lock twice")
+
+// hiddenError says that a client holds a client of a cluster whose methods it does not
+// show.
+type hiddenError struct{ client reflect.Type }
+
+func (e *hiddenError) Error() string {
+	return fmt.Sprintf("a wrapper of a %s, but does not have its methods ForEachMaster, MasterForKey and ReloadState, "+
+		"which locks on a cluster need: embed the client or add them", e.client)
+}
