@@ -33,7 +33,7 @@ func TestPageSnippets(t *testing.T) {
 				requireRuns(t, block)
 				continue
 			}
-			require.Contains(t, compiled, flat(block), "this block of %s stands in no Go file:\n%s", page, block)
+			require.True(t, strings.Contains(compiled, flat(block)), "this block of %s stands in no Go file:\n%s", page, block)
 		}
 	}
 	require.Greater(t, found, 10)
@@ -103,10 +103,10 @@ func requireExists(t *testing.T, page, line, tests, makefile string) {
 		case last == "-run" || last == "-fuzz":
 			name := strings.Trim(word, "'^$")
 			if regexp.MustCompile(`^\w+$`).MatchString(name) {
-				require.Regexp(t, `func `+name, tests, "%s: %s", page, line)
+				require.True(t, strings.Contains(tests, "func "+name), "%s: %s", page, line)
 			}
 		case last == "make":
-			require.Regexp(t, `(?m)^`+regexp.QuoteMeta(word)+`:`, makefile, "%s: %s", page, line)
+			require.True(t, strings.Contains(makefile, "\n"+word+":"), "%s: %s", page, line)
 		case words[0] == "go" && strings.HasPrefix(word, "./") && !strings.HasSuffix(word, "..."):
 			require.DirExists(t, filepath.Join(folder, word), "%s: %s", page, line)
 		}
