@@ -68,8 +68,10 @@ type outcome struct {
 }
 
 // try makes one request, without a ticket.
-func (a *acquisition) try(ctx context.Context) outcome {
-	c, reply, err := a.lk.ask(ctx, a.request(ticketing{}))
+func (a *acquisition) try(ctx context.Context, alone bool) outcome {
+	r := a.request(ticketing{})
+	r.alone = alone
+	c, reply, err := a.lk.ask(ctx, r)
 	return a.outcome(c, reply, err)
 }
 
@@ -148,8 +150,8 @@ func withDoubtful(calls []*call, c *call) []*call {
 // mend, or it failed a few times.
 func (a *acquisition) first(ctx context.Context) (out outcome) {
 	a.claim.limit(a.ttl)
-	for range attempts(ctx) {
-		if out = a.try(ctx); out.err == nil || !worthRepeating(out.err) || a.claim.spent() {
+	for n := range attempts(ctx) {
+		if out = a.try(ctx, n == tries-1 && maybeAnothers(out.err)); out.err == nil || !worthRepeating(out.err) || a.claim.spent() {
 			break
 		}
 	}

@@ -19,6 +19,7 @@ type request struct {
 	limit  time.Duration  // how long one try waits for its reply
 	ttl    time.Duration  // that it asks for; 0: it asks for none
 	claim  *claim         // of a quorum: what the request's token may have on which node
+	alone  bool           // it shares no round trip
 }
 
 // mostWords has an acquisition with a ticket. A longer request panics when it is made.
@@ -257,7 +258,8 @@ func plainError(ctx context.Context, err error, limit time.Duration) error {
 // persist repeats a request that failed in transport a few times. It is for
 // requests whose repetition is harmless and whose failure needs no undoing.
 func (lk *Locker) persist(ctx context.Context, r request) (c *call, reply string, err error) {
-	for range attempts(ctx) {
+	for n := range attempts(ctx) {
+		r.alone = n == tries-1 && maybeAnothers(err)
 		c, reply, err = lk.ask(ctx, r)
 		if err == nil || !isTransient(err) {
 			break

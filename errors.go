@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,6 +170,50 @@ func isTransient(err error) bool {
 		return hasState(answer, transientStates...)
 	}
 	return true
+}
+
+// commonAnswers begin the answers of a server that do not depend on what was asked for,
+// but on the server, the key and the user. A text that has them further in does not
+// count: it may quote arguments.
+var commonAnswers = append([]string{"WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS", "OOM", "MISCONF"}, transientStates...)
+
+// everybodys is the part of a failure with which every other caller's request for the
+// same lock was sure to fail too: there is no connection, or the server answers
+// everybody so. It is nil if there is none. What a hook says or puts around such an
+// error, a connection that is cut, and a time-out, can be due to one caller's ctx,
+// metadata or TTL. (A quorum's failure is made of several, in the words of its nodes.)
+func everybodys(err error) error {
+	var several *quorumError
+	var answer redis.Error
+	var network *net.OpError
+	switch {
+	case errors.As(err, &several):
+		return nil
+	case isContextError(err), isTimeout(err): // also of a dial: it may be the caller's ctx that has ended
+		return nil
+	case errors.As(err, &answer):
+		text := strings.TrimPrefix(answer.Error(), "ERR ")
+		if slices.ContainsFunc(commonAnswers, func(state string) bool { return strings.HasPrefix(text, state) }) {
+			return answer
+		}
+	case errors.Is(err, redis.ErrClosed):
+		return redis.ErrClosed
+	case errors.As(err, &network) && network.Op == "dial":
+		return network
+	}
+	return nil
+}
+
+// maybeAnothers tells whether a request may have failed because of another one that
+// travelled with it, or alone because of its own: a hook has refused them, or the
+// connection was cut. Then the last try travels alone, so that nobody gets an error
+// that another caller has brought about. It is not so for failures that take long:
+// requests that travel one by one would hold up others.
+func maybeAnothers(err error) bool {
+	var several *quorumError
+	var answer redis.Error
+	return err != nil && everybodys(err) == nil && !isContextError(err) && !isTimeout(err) &&
+		!errors.As(err, &several) && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
 }
 
 // isSplit tells whether a cluster is moving the slot of a request, so that some of its

@@ -93,8 +93,10 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 }
 
 func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error) {
-	for range attempts(ctx) {
-		c, reply, failure := l.askExtend(ctx, l.extendRequest(ttl, "set"))
+	for n := range attempts(ctx) {
+		r := l.extendRequest(ttl, "set")
+		r.alone = n == tries-1 && maybeAnothers(err)
+		c, reply, failure := l.askExtend(ctx, r)
 		if err = failure; err == nil {
 			l.heed(c)
 			return l.extended(c.sent, ttl, reply)

@@ -11,7 +11,8 @@ import (
 func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set", a.claim)
 	late := false
-	for range attempts(ctx) {
+	for n := range attempts(ctx) {
+		r.alone = n == tries-1 && maybeAnothers(failure)
 		c, reply, err := a.lk.ask(ctx, r)
 		if err == nil {
 			return a.resumed(c, reply, late)

@@ -11,6 +11,8 @@ package redislock
 //	     ├─ this Locker holds the lock ─► relying
 //	     └─ else ───────────────────────► asking
 //
+//	  in line ── the head failed before there was any answer ────► asking, without a ticket
+//
 //	  relying ── release of this Locker gave it the lock ────────► lock
 //	          ── that release let the queue go first ────────────► queued
 //	          ── due or nudged ──────────────────────────────────► asking
@@ -72,6 +74,7 @@ type line struct {
 	inbox     *inbox    // where its head's grants arrive; nil while nobody waits, or that is unknown
 	place     int64     // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
 	outage    error     // why the last question was not answered, or nil
+	sufferer  *waiter   // the one that had asked it
 	warned    bool      // of the outage
 	turn      time.Time // since when it has had the lock without a break
 
@@ -87,6 +90,7 @@ type waiter struct {
 	lock  *Lock   // what it has left with, if anything
 	tries int     // requests that failed before there was any answer
 	pause backoff // between questions of one that is not in the queue
+	apart bool    // its next question travels alone
 
 	due        time.Time     // when it asks Redis next; zero: not while others are before it
 	nudged     bool          // something has happened since it began its last question: it is due
@@ -204,8 +208,7 @@ func (w *waiter) promote() {
 
 // leave takes w out of its line, with the lock it got, or with nil and why. A
 // grant that came before is ours, and not to be lost: then leave returns its lock.
-// Where nobody has had an answer yet, a failure is everybody's: each would fail in
-// turn.
+// Where nobody has had an answer yet the others must not fail one after the other.
 func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -231,8 +234,8 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	if next := l.head(); wasHead && next != nil {
 		next.promote()
 	}
-	if lock == nil && !l.contended && !isOwn(err) {
-		l.fail(err)
+	if lock == nil && !l.contended {
+		l.failed(err)
 	}
 	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
 	return lock
@@ -246,17 +249,27 @@ func (w *waiter) lastGrant() *Lock {
 	return nil
 }
 
-// isOwn tells whether a failure says nothing about the others in a line: it is due to
-// the ctx or to the TTL of the one who failed, or a panic.
-func isOwn(err error) bool {
-	var late *noReplyError
-	return isContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &late)
+// failed is told why the head of a line has failed before there was any answer.
+// What is sure to be everybody's failure is passed on. Else nobody can be given
+// another's error, and all find out for themselves, at the same time: each waiting
+// for those before it, on a server that is silent, would take a time-out for each.
+func (l *line) failed(err error) {
+	common := everybodys(err)
+	for w := l.waiters.first; w != nil; w = w.behind {
+		switch {
+		case common != nil:
+			w.give(grant{err: common})
+		case !isOwn(err) && w.due.IsZero():
+			w.askIn(0)
+		}
+	}
 }
 
-func (l *line) fail(err error) {
-	for w := l.waiters.first; w != nil; w = w.behind {
-		w.give(grant{err: err})
-	}
+// isOwn tells whether a failure says nothing about the others in a line, and was no
+// failure of Redis: it is due to the ctx or to the TTL of the one who failed, or a
+// panic.
+func isOwn(err error) bool {
+	return isContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted)
 }
 
 // hold notes that lock stands in the key, unless it has ended by now.
@@ -272,7 +285,7 @@ func (l *line) hold(lock *Lock) {
 
 // answered notes that somebody holds the lock.
 func (l *line) answered() {
-	l.contended, l.outage, l.warned = true, nil, false
+	l.contended, l.outage, l.sufferer, l.warned = true, nil, nil, false
 }
 
 // held is hold for a lock that nobody here had to wait for.
@@ -300,6 +313,19 @@ func (ls *lines) lost(lock *Lock) {
 	ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
 }
 
+// givesWay lets the next in line ask, in a while. w, which is the head, goes to the end: a
+// hook that refuses w by its ctx would keep it from the lock for as long as w waits, and
+// with it everybody behind. w's ticket may stand in the queue all the same, and counts.
+func (w *waiter) givesWay(d time.Duration) {
+	l := w.line
+	l.waiters.remove(w)
+	l.waiters.add(w)
+	w.due = time.Time{}
+	next := l.head()
+	next.pause = w.pause // where all fail, the pauses grow as they do for one
+	next.askIn(d)
+}
+
 // nudge has w ask at once, because something has happened. An answer to an earlier
 // question does not put that off.
 func (w *waiter) nudge() {
@@ -307,17 +333,38 @@ func (w *waiter) nudge() {
 	w.askIn(0)
 }
 
-// askIn sets when w, which is the head, asks Redis next.
+// askIn sets when w asks Redis next.
 func (w *waiter) askIn(d time.Duration) {
 	if w.nudged {
 		d = 0
 	}
 	w.due = time.Now().Add(d)
-	if d <= 0 {
+	switch {
+	case d <= 0:
 		w.rouse()
-	} else {
+	case w.line.head() == w:
 		w.a.lk.lines.setAlarm(w.a.keys.lock, w.line, d)
+	default: // see (*line).failed: a try or two
+		time.AfterFunc(d, w.a.lk.lines.rouse(w))
 	}
+}
+
+// rouse returns what rouses w.
+func (ls *lines) rouse(w *waiter) func() {
+	return func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		w.rouse()
+	}
+}
+
+// waitsItsTurn tells whether w has to do nothing before it is the head.
+func (w *waiter) waitsItsTurn() bool {
+	turn := w.line.head() != w && w.line.contended
+	if turn {
+		w.due = time.Time{}
+	}
+	return turn
 }
 
 // setAlarm has a line's head roused in a while. It is one timer for the line, because a
@@ -468,10 +515,16 @@ func (ls *lines) expectGrant(w *waiter, inbox string) {
 // begin notes that w begins a question. If there is an inbox the question carries a
 // ticket, which asks for a place in the queue. A grant may come before the answer if w
 // has a ticket, or a release of this Locker can bring it along.
+//
+// One that is not the head has no ticket: a Locker has one place in a queue.
 func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.nudged = false
+	if w.line.head() != w {
+		w.sleeps()
+		return t, true
+	}
 	in := w.line.inbox
 	if in == nil { // nobody has waited yet; the inbox may be open all the same
 		in = w.a.lk.inboxes.of(w.a.keys.lock)
@@ -493,17 +546,28 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := w.line
+	w.apart = false
 	switch {
 	case out.lock != nil:
 	case out.err != nil:
 		if isTransient(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
-			l.outage = out.err
+			l.outage, l.sufferer = out.err, w
 		}
 		if partlyHeld(out.err) {
 			l.contended = true // nodes that are down are waited out, as the holder is
 		}
-		w.askIn(min(w.pause.next(), w.a.lk.pollPause()))
-		return w.verdict(out.err)
+		if err := w.verdict(out.err); err != nil {
+			return err
+		}
+		w.apart = maybeAnothers(out.err) && (l.contended || w.tries == tries-1)
+		d := min(w.pause.next(), w.a.lk.pollPause())
+		switch {
+		case w.waitsItsTurn():
+		case l.contended && w.behind != nil && maybeAnothers(out.err):
+			w.givesWay(d)
+		default:
+			w.askIn(d)
+		}
 	case out.queued:
 		w.stale = ""
 		w.enqueued(registration{sent: c.sent, server: out.server})
@@ -530,11 +594,27 @@ func (w *waiter) verdict(err error) error {
 	return nil
 }
 
-func (ls *lines) lastAnswer(l *line) (contended bool, outage error) {
+// lastAnswer is what is known of w's lock: whether somebody has been seen to hold it,
+// and why the last question was not answered. That is in words that may be told w: of
+// what another one's question came to, only that it had no answer.
+func (ls *lines) lastAnswer(w *waiter) (contended bool, outage error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return l.contended, l.outage
+	l := w.line
+	var silence *noReplyError
+	switch {
+	case l.outage == nil || l.sufferer == w:
+		return l.contended, l.outage
+	case errors.As(l.outage, &silence):
+		return l.contended, silence
+	case everybodys(l.outage) != nil:
+		return l.contended, everybodys(l.outage)
+	}
+	return l.contended, errUnanswered
 }
+
+// errUnanswered stands for why another caller's question about the same lock failed.
+var errUnanswered = errors.New("no reply to the last question for the lock")
 
 // newOutage is an outage that nobody was warned of yet, or nil.
 func (ls *lines) newOutage(l *line) error {
@@ -577,6 +657,9 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 // it has to poll.
 func (w *waiter) unqueued(left time.Duration) {
 	w.line.answered()
+	if w.waitsItsTurn() {
+		return
+	}
 	w.registered, w.line.place = nil, 0
 	w.askIn(min(w.pause.next(), w.leasePause(left)))
 }

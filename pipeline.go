@@ -140,6 +140,9 @@ func (p *pipeline) next(ended int) (number int, batch []*call) {
 
 func (p *pipeline) take() []*call {
 	n := min(len(p.waiting), pipelined)
+	if i := slices.IndexFunc(p.waiting[:n], func(c *call) bool { return c.request.alone }); i >= 0 {
+		n = max(i, 1)
+	}
 	batch := p.waiting[:n:n]
 	if p.waiting = p.waiting[n:]; len(p.waiting) == 0 {
 		p.waiting = nil

@@ -1306,7 +1306,7 @@ func TestQuorumReleaseWithOddRepliesMayHaveBeenExecuted(t *testing.T) {
 			r.pretend[opRelease] = "what"
 			r.mu.Unlock()
 		}
-		_, err := lock.requestRelease(t.Context())
+		_, err := lock.requestRelease(t.Context(), false)
 		require.Error(t, err)
 		require.True(t, maybeExecuted(err), "%v", err)
 	})

@@ -200,10 +200,11 @@ func (l *Lock) run(ctx context.Context, r *release) {
 }
 
 func (l *Lock) tryToRelease(ctx context.Context) (err error) {
-	for range attempts(ctx) {
+	for n := range attempts(ctx) {
+		alone := n == tries-1 && maybeAnothers(err)
 		valid := l.ending.why() == nil && !l.expired()
 		var found bool
-		if found, err = l.requestRelease(ctx); err == nil {
+		if found, err = l.requestRelease(ctx, alone); err == nil {
 			return l.answered(found)
 		}
 		l.sentInTime = l.sentInTime || valid && maybeExecuted(err)
@@ -232,14 +233,14 @@ func (l *Lock) answered(found bool) error {
 // requestRelease makes one request to release the lock, and brings along the next
 // one that waits in this process. It reports whether there was something to
 // release.
-func (l *Lock) requestRelease(ctx context.Context) (bool, error) {
+func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 	next, ticket, queues := l.lk.lines.bring(l)
 	limit := l.lk.replyLimit(l.currentTTL())
 	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
 	if ticket != "" {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
-	request.claim = l.claim
+	request.claim, request.alone = l.claim, alone
 	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
 		c, reply, err = l.lk.ask(ctx, request.releaseAlone())

@@ -122,7 +122,9 @@ func (w *waiter) answered(ctx context.Context, c *call, reply string, err error)
 // ask for a lock that, as far as known, nobody holds.
 func (w *waiter) question() (r request, expecting bool) {
 	t, expecting := w.a.lk.lines.begin(w)
-	return w.a.request(t), expecting
+	r = w.a.request(t)
+	r.alone = w.apart // only w's own goroutine writes that
+	return r, expecting
 }
 
 // warnOfOutage logs one line for each time that Redis fails while we wait.
@@ -136,7 +138,7 @@ func (w *waiter) warnOfOutage() {
 // gaveUp is the error of one whose ctx ended. Only where the last answer was that
 // somebody else holds the lock it is ErrNotAcquired: an outage is not contention.
 func (w *waiter) gaveUp(ctx context.Context) error {
-	contended, outage := w.a.lk.lines.lastAnswer(w.line)
+	contended, outage := w.a.lk.lines.lastAnswer(w)
 	switch {
 	case outage != nil:
 		return fmt.Errorf("%w while Redis did not serve: %w", contextError(ctx), outage)
