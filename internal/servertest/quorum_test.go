@@ -403,6 +403,7 @@ func TestServerQuorumFencesOfConcurrentAcquirersGrowInTheOrderOfHolding(t *testi
 // --- holding -----------------------------------------------------------------------
 
 func TestServerQuorumWatchdogKeepsTheLockWhileNodesAreRestarted(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const ttl = 1500 * time.Millisecond
 	q := newQuorumRig(t, 3)
@@ -459,6 +460,7 @@ func TestServerQuorumReleaseOfNodesThatAreSlowLeavesNothing(t *testing.T) {
 // Several processes work on one lock while one node after the other is paused, killed
 // and cut off. Their data survive: a node that forgets a lock can give it away again.
 func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for n, down := range map[int]int{3: 1, 5: 2} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -307,6 +307,7 @@ func TestServerLateWordOfMissingReplicasIsIgnored(t *testing.T) {
 
 // What a replica has acknowledged it has when it takes over: on Sentinel and Cluster.
 func TestServerAcknowledgedLockOutlivesItsPrimary(t *testing.T) {
+	long(t)
 	t.Parallel()
 	t.Run("Cluster", func(t *testing.T) {
 		c := startShards(t)

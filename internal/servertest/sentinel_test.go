@@ -61,6 +61,7 @@ func (d *watched) handedOver(t *testing.T, name string, from, to *redislock.Lock
 }
 
 func TestServerSentinelReplacesThePrimary(t *testing.T) {
+	long(t)
 	t.Parallel()
 	d := startWatched(t)
 	for _, way := range []struct {
