@@ -249,6 +249,20 @@ func (c *claim) release(ctx context.Context, limit time.Duration, r request) (ro
 	return c.q.send(ctx, limit, r, c.q.all()), doubtful
 }
 
+// abandon ends the claim and leaves what it has where it stands: another process may go on
+// with the token. No node is taken any more on its behalf. A request that was sent before
+// and takes a node after the other process has released it can do so only if nobody had
+// the lock there meanwhile (lua/retake.lua), and leaves it to its lease. A nil claim has
+// nothing.
+func (c *claim) abandon() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+}
+
 // undo ends the claim, and takes back in the background what it has or may yet get. A
 // request that is on its way gets the time that it was given: in most cases nothing has
 // to be done then.

@@ -38,8 +38,8 @@
 // Locker's prefix before it is the Redis key. [Locker.WithLock] is the usual way:
 // it waits, runs a function, renews meanwhile, and releases whatever happens.
 // [Locker.Acquire] waits and leaves the rest to the caller, [Locker.TryAcquire]
-// does not wait, [Locker.Resume] adopts a lock by its token, and [Locker.Inspect]
-// looks who is the holder.
+// does not wait, [Locker.Resume] adopts a lock by its token (its first holder gives it
+// up with [Lock.Detach]), and [Locker.Inspect] looks who is the holder.
 //
 // A [Lock] is one acquisition. It is marked by a token, a random UUID, which is
 // the value of the key. Whoever knows the token is the owner as far as Redis can

@@ -36,6 +36,11 @@ var (
 	// Extend as soon as Release has begun.
 	ErrReleased = errors.New("lock is released")
 
+	// ErrDetached is what a lock answers after [Lock.Detach], and why its context
+	// ended: the handle was given up on purpose, and the key left to its lease or to
+	// another process.
+	ErrDetached = errors.New("lock is detached")
+
 	// ErrInvalidTTL says that a TTL is below [MinTTL], or that WithMaxHold was
 	// given a duration that is not positive. Nothing was sent to Redis.
 	ErrInvalidTTL = errors.New("invalid TTL")

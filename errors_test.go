@@ -42,6 +42,11 @@ func TestEveryErrorNamesOperationKeyAndOneCause(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 		return lock
 	}
+	detached := func(r *fakeRedis) *Lock {
+		lock := r.acquire("a", time.Minute)
+		lock.Detach()
+		return lock
+	}
 	for name, p := range map[string]path{
 		"acquire: held": {opAcquire, []error{ErrNotAcquired}, func(t *testing.T, r *fakeRedis) error {
 			r.take("lock:a")
@@ -150,7 +155,18 @@ func TestEveryErrorNamesOperationKeyAndOneCause(t *testing.T) {
 			r.answerOnce(opRelease, "NOPERM no")
 			return lock.Release(t.Context())
 		}},
-		"hold: expired": {opHold, []error{ErrLost}, func(t *testing.T, r *fakeRedis) error { return expired(r).Err() }},
+		"extend: detached": {opExtend, []error{ErrDetached}, func(t *testing.T, r *fakeRedis) error {
+			return detached(r).Extend(t.Context(), time.Minute)
+		}},
+		"ttl: detached": {opTTL, []error{ErrDetached}, func(t *testing.T, r *fakeRedis) error {
+			_, err := detached(r).TTL(t.Context())
+			return err
+		}},
+		"release: detached": {opRelease, []error{ErrDetached}, func(t *testing.T, r *fakeRedis) error {
+			return detached(r).Release(t.Context())
+		}},
+		"hold: detached": {opHold, []error{ErrDetached}, func(t *testing.T, r *fakeRedis) error { return detached(r).Err() }},
+		"hold: expired":  {opHold, []error{ErrLost}, func(t *testing.T, r *fakeRedis) error { return expired(r).Err() }},
 		"hold: released": {opHold, []error{ErrReleased}, func(t *testing.T, r *fakeRedis) error {
 			return released(t, r).Err()
 		}},

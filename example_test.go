@@ -234,7 +234,7 @@ func ExampleLocker_Resume() {
 	if err != nil {
 		panic(err)
 	}
-	token := first.Token() // send it along with the work, and stop using first
+	token := first.Detach() // ends first, and leaves the lock; send it along with the work
 
 	lock, err := locker.Resume(ctx, "import", token, time.Minute)
 	if err != nil {
@@ -249,6 +249,43 @@ func ExampleLocker_Resume() {
 	// same acquisition: true
 	// released: true
 	// too late: true
+}
+
+// Detach ends a handle without releasing the lock: the work goes on in another process,
+// which adopts the lock by its token, and releases it.
+func ExampleLock_Detach() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	var job struct{ Order, Token string } // what is sent to the other process
+	err := locker.WithLock(ctx, "order:42", time.Minute, func(ctx context.Context, lock *redislock.Lock) error {
+		job.Order = "order 42"
+		job.Token = lock.Detach() // no renewal and no warning from here on
+		fmt.Println("detached:", errors.Is(lock.Err(), redislock.ErrDetached))
+		return nil
+	})
+	fmt.Println("error:", err)
+	fmt.Println("still locked:", server.Exists("lock:order:42"))
+
+	// The other process. It has a minute from the last renewal.
+	lock, err := locker.Resume(ctx, "order:42", job.Token, time.Minute, redislock.WithWatchdog())
+	if errors.Is(err, redislock.ErrNotHeld) {
+		panic("too late: somebody else may have the lock by now")
+	}
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("finishing", job.Order)
+	fmt.Println("released:", lock.Release(ctx) == nil)
+	// Output:
+	// detached: true
+	// error: <nil>
+	// still locked: true
+	// finishing order 42
+	// released: true
 }
 
 // Inspect shows who holds a lock, to a person or a metric.

@@ -10,8 +10,8 @@ import (
 // watchdog, renewal goes on with this ttl.
 //
 // It returns [ErrNotHeld] if the lock was lost, expired, deleted or taken over,
-// [ErrReleased] after Release has begun, and [ErrInvalidTTL] for a ttl below
-// [MinTTL]; in each of these cases nothing is written. It never recreates a key.
+// [ErrReleased] after Release has begun, [ErrDetached] after Detach, and
+// [ErrInvalidTTL] for a ttl below [MinTTL]; in each of these cases nothing is written. It never recreates a key.
 // It blocks for one round trip, or three if they fail in transport (see
 // [Locker.Acquire]; the lock then goes on with what remains of its lease, or with
 // ttl if that is shorter), and returns within 50 ms of the end of ctx. Extends of one
@@ -67,6 +67,8 @@ func (l *Lock) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case errors.Is(err, ErrDetached):
+		return ErrDetached
 	case errors.Is(err, ErrReleased), l.release.underWay():
 		return ErrReleased
 	case err != nil:

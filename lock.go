@@ -150,9 +150,9 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // Resume adopts a lock that was acquired elsewhere, by its token: for work that
 // is handed to another process. It sets the lease to ttl from now, and never
 // creates a lock: if the key does not hold the token (any more), it returns
-// [ErrNotHeld]. Whoever hands a lock over must stop using its own handle before:
-// that one does not learn that the lease was set anew, perhaps to less, nor that
-// the lock was released, and if it has a watchdog it goes on renewing.
+// [ErrNotHeld]. A process that hands a lock over calls [Lock.Detach] before: its own
+// handle does not learn that the lease was set anew, perhaps to less, nor that
+// the lock was released, and a watchdog would go on renewing.
 //
 // It blocks as TryAcquire does, and has its errors for bad arguments. On error the
 // lock is left to its lease, which may have been set to ttl.
@@ -207,7 +207,7 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 // there was nothing left to release. Both say that the work may have run twice,
 // also where fn returned nil. Ask for them before you ask for context errors: an fn
 // that returns ctx.Err() after a loss makes the joined error Is context.Canceled
-// too. If fn released the lock itself, that is no error.
+// too. If fn released the lock itself, or detached it, that is no error.
 //
 // The release blocks as [Lock.Release] does. When ctx has ended, or fn panicked, it
 // is waited for 750 ms at most. A release that failed by then is WithLock's error,
@@ -225,8 +225,8 @@ func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, 
 	defer func() {
 		cancel()
 		lost := lock.Err()
-		if errors.Is(lost, ErrReleased) || errors.Is(err, ErrLost) {
-			lost = nil // fn released it, or has said so itself
+		if errors.Is(lost, ErrReleased) || errors.Is(lost, ErrDetached) || errors.Is(err, ErrLost) {
+			lost = nil // fn released it, gave it away, or has said so itself
 		}
 		err = join(err, lost, lock.finish(ctx, returned))
 	}()
@@ -345,7 +345,7 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-// Done is closed when the lock is released or lost, or its lease has ended on
+// Done is closed when the lock is released, detached or lost, or its lease has ended on
 // this process's clock. It is final: a lock never comes back.
 func (l *Lock) Done() <-chan struct{} {
 	if l.none() {
@@ -355,7 +355,7 @@ func (l *Lock) Done() <-chan struct{} {
 }
 
 // Err is nil while the lock is held. After that it is an error that Is
-// [ErrReleased] or Is [ErrLost], and stays the same. It sends nothing. Of a nil or
+// [ErrReleased], Is [ErrDetached] or Is [ErrLost], and stays the same. It sends nothing. Of a nil or
 // zero Lock it Is [ErrNotHeld].
 func (l *Lock) Err() error {
 	if l.none() {
@@ -385,7 +385,8 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 }
 
 // TTL asks Redis for the remaining lease. It returns [ErrNotHeld] if the key does
-// not hold this lock's token, and [ErrReleased] after Release. A lock that is lost
+// not hold this lock's token, [ErrReleased] after Release and [ErrDetached] after
+// Detach. A lock that is lost
 // here, since its time was over, may still have a lease there. It is -1 ns if the
 // key was made to have no expiry. It blocks for one round trip, or three if they
 // fail in transport, and returns within 50 ms of the end of ctx.
@@ -393,8 +394,10 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if l.none() {
 		return 0, l.failed(opTTL, errNoLock)
 	}
-	if errors.Is(l.Err(), ErrReleased) {
-		return 0, l.failed(opTTL, ErrReleased)
+	for _, ended := range []error{ErrReleased, ErrDetached} {
+		if errors.Is(l.Err(), ended) {
+			return 0, l.failed(opTTL, ended)
+		}
 	}
 	r, err := l.lk.inspect(ctx, l.keys.all()[:1])
 	if err == nil && !r.heldBy(l.token.text) {

@@ -32,8 +32,8 @@ const (
 // background.
 //
 // A Release that failed can be called again, but for ErrNotHeld, which is final.
-// After one that succeeded it returns [ErrReleased]. Of several at the same time
-// one succeeds.
+// After one that succeeded it returns [ErrReleased], and after [Lock.Detach]
+// [ErrDetached]. Of several at the same time one succeeds.
 func (l *Lock) Release(ctx context.Context) error {
 	if l.none() {
 		return l.failed(opRelease, errNoLock)
@@ -50,8 +50,8 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 	}
 	err := l.await(ctx, hurry, finishGrace)
 	switch {
-	case errors.Is(err, ErrReleased):
-		return nil // fn has released it
+	case errors.Is(err, ErrReleased), errors.Is(err, ErrDetached):
+		return nil // fn has released it, or given it away
 	case err != nil && !errors.Is(err, ErrNotHeld):
 		go l.releaseLater(ctx)
 	}
@@ -86,9 +86,9 @@ type release struct {
 func (r *release) underWay() bool { return r != nil && !r.over }
 
 // final tells whether trying again is pointless: it succeeded, or there was
-// nothing to release.
+// nothing to release, or the lock was detached.
 func (r *release) final() bool {
-	return r.over && (r.err == nil || errors.Is(r.err, ErrNotHeld))
+	return r.over && (r.err == nil || errors.Is(r.err, ErrNotHeld) || errors.Is(r.err, ErrDetached))
 }
 
 // doneWith is closed when a release is over.
