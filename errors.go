@@ -45,6 +45,10 @@ var (
 	// given a duration that is not positive. Nothing was sent to Redis.
 	ErrInvalidTTL = errors.New("invalid TTL")
 
+	// ErrInvalidMetadata says that the text given to WithMetadata is longer than
+	// [MaxMetadata]. Nothing was sent to Redis.
+	ErrInvalidMetadata = errors.New("invalid metadata")
+
 	// ErrNotReplicated says that fewer replicas than asked for with [WithReplicas]
 	// acknowledged the lock in time, or that the server does not know or permit WAIT.
 	// The lock was released again.

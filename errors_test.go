@@ -66,6 +66,9 @@ func TestEveryErrorNamesOperationKeyAndOneCause(t *testing.T) {
 		"acquire: maximal hold": {opAcquire, []error{ErrInvalidTTL}, func(t *testing.T, r *fakeRedis) error {
 			return tryAcquire(t, r, WithMaxHold(0))
 		}},
+		"acquire: metadata": {opAcquire, []error{ErrInvalidMetadata}, func(t *testing.T, r *fakeRedis) error {
+			return tryAcquire(t, r, WithMetadata(strings.Repeat("x", MaxMetadata+1)))
+		}},
 		"acquire: ctx ended": {opAcquire, []error{context.Canceled}, func(t *testing.T, r *fakeRedis) error {
 			_, err := r.locker().Acquire(ended(t), "a", time.Minute)
 			return err

@@ -10,6 +10,11 @@ import (
 // clocks and the network need is no longer small against the lease.
 const MinTTL = 10 * time.Millisecond
 
+// MaxMetadata is the longest text, in bytes, that WithMetadata takes. A server that cuts
+// the connection where a request is too long for it would cut off the requests of others
+// that travel along.
+const MaxMetadata = 64 << 10
+
 const (
 	defaultPrefix         = "lock:"
 	defaultFenceRetention = time.Hour
@@ -155,6 +160,9 @@ func (o acquireOptions) check() error {
 	if o.hasMaxHold && o.maxHold <= 0 {
 		return fmt.Errorf("%w: a maximal hold of %s is not positive", ErrInvalidTTL, o.maxHold)
 	}
+	if len(o.metadata) > MaxMetadata {
+		return fmt.Errorf("%w: %d bytes are more than %d", ErrInvalidMetadata, len(o.metadata), MaxMetadata)
+	}
 	return nil
 }
 
@@ -179,8 +187,9 @@ func WithMaxHold(d time.Duration) AcquireOption {
 }
 
 // WithMetadata keeps a text beside the token in Redis, for [Locker.Inspect] and
-// for people with redis-cli: who holds the lock. It may hold any bytes. Resume
-// ignores it and leaves the metadata as it stands.
+// for people with redis-cli: who holds the lock. It may hold any bytes. A text longer than
+// [MaxMetadata] fails with [ErrInvalidMetadata]. Resume otherwise ignores it and leaves the
+// metadata as it stands.
 func WithMetadata(metadata string) AcquireOption {
 	return func(o *acquireOptions) { o.metadata = metadata }
 }

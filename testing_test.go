@@ -591,7 +591,7 @@ func (r *fakeRedis) logged(text string) (lines []string) {
 	return lines
 }
 
-var sentinels = []error{ErrNotAcquired, ErrNotHeld, ErrLost, ErrReleased, ErrDetached, ErrInvalidTTL, ErrInvalidName}
+var sentinels = []error{ErrNotAcquired, ErrNotHeld, ErrLost, ErrReleased, ErrDetached, ErrInvalidTTL, ErrInvalidName, ErrInvalidMetadata}
 
 // requireFailure checks everything that is promised of every error: it is an
 // *Error with op and key, both stand in its text, it Is each of causes, and none
