@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -211,6 +212,28 @@ func everybodys(err error) error {
 		return network
 	}
 	return nil
+}
+
+// errUnanswered stands for why another caller's question about the same lock failed.
+var errUnanswered = errors.New("no reply to the last question for the lock")
+
+// outageOf is what may be told one caller of how another one's question has failed: what
+// the connection to Redis did, and not what a hook has said.
+func outageOf(err error) error {
+	var silence *noReplyError
+	var network *net.OpError
+	switch {
+	case errors.As(err, &silence):
+		return silence
+	case errors.As(err, &network):
+		return network
+	}
+	for _, common := range []error{everybodys(err), io.EOF, io.ErrUnexpectedEOF, redis.ErrPoolTimeout} {
+		if common != nil && errors.Is(err, common) {
+			return common
+		}
+	}
+	return errUnanswered
 }
 
 // maybeAnothers tells whether a request may have failed because of another one that

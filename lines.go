@@ -595,26 +595,16 @@ func (w *waiter) verdict(err error) error {
 }
 
 // lastAnswer is what is known of w's lock: whether somebody has been seen to hold it,
-// and why the last question was not answered. That is in words that may be told w: of
-// what another one's question came to, only that it had no answer.
+// and why the last question was not answered, in words that may be told w.
 func (ls *lines) lastAnswer(w *waiter) (contended bool, outage error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := w.line
-	var silence *noReplyError
-	switch {
-	case l.outage == nil || l.sufferer == w:
+	if l.outage == nil || l.sufferer == w {
 		return l.contended, l.outage
-	case errors.As(l.outage, &silence):
-		return l.contended, silence
-	case everybodys(l.outage) != nil:
-		return l.contended, everybodys(l.outage)
 	}
-	return l.contended, errUnanswered
+	return l.contended, outageOf(l.outage)
 }
-
-// errUnanswered stands for why another caller's question about the same lock failed.
-var errUnanswered = errors.New("no reply to the last question for the lock")
 
 // newOutage is an outage that nobody was warned of yet, or nil.
 func (ls *lines) newOutage(l *line) error {
