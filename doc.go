@@ -94,9 +94,10 @@
 //
 // What a push does not tell (a message was lost, a lease has ended, the key was
 // deleted by hand or by another library) is found by asking: the first of a line
-// asks again after the rest of the holder's lease or the poll interval
-// ([WithPollInterval], less some jitter), whichever is shorter, and at once when
-// its subscription was restored. Where Redis refuses the subscription, it asks
+// asks again after the rest of the holder's lease, after as long again as it has
+// waited (100 ms at least, less some jitter), or after the poll interval
+// ([WithPollInterval]), whichever is shortest, and at once when its subscription was
+// restored. Where Redis refuses the subscription, it asks
 // after pauses that grow from 10 to 500 ms. Processes that wait in this way have no
 // turns; one whose own goroutines hand the lock to each other leaves it free for 100
 // ms every quarter of a second, and others may find it.

@@ -21,7 +21,7 @@ package redislock
 //	          ── somebody else has it, and there is no inbox ────► polling
 //	          ── no answer: as polling; before there was any: error after three tries
 //	  queued  ── push ───────────────────────────────────────────► lock
-//	          ── the holder's lease or the poll interval is over, or nudged ► asking
+//	          ── the holder's lease is over, or nudged, or the pause is ─► asking
 //	  polling ── 10 to 500 ms are over, or nudged ───────────────► asking
 //
 //	  from each of them: ctx ended ► error; a ticket or grant is undone, and the next
@@ -30,8 +30,9 @@ package redislock
 // Whatever happens to a head that can mean that it missed something (the inbox came
 // up or went down, a lock of this Locker was lost, a release got no reply, a grant
 // came too late) nudges it: it asks at once, and an answer to an earlier question
-// does not put that off. So a head always has a time at which it asks next, and the
-// longest is the poll interval. Asking is harmless: the script knows the token.
+// does not put that off. So a head always has a time at which it asks next: after
+// as long again as it has waited, and the longest pause is the poll interval. Asking
+// is harmless: the script knows the token.
 //
 // A ticket in Redis:
 //
@@ -92,6 +93,7 @@ type waiter struct {
 	pause backoff // between questions of one that is not in the queue
 	apart bool    // its next question travels alone
 
+	joined     time.Time     // its line
 	due        time.Time     // when it asks Redis next; zero: not while others are before it
 	nudged     bool          // something has happened since it began its last question: it is due
 	ticketed   time.Time     // when its first ticket was sent; zero: none was
@@ -179,7 +181,7 @@ func (l *line) head() *waiter {
 func (ls *lines) join(w *waiter) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	w.line = ls.at(w.a.keys.lock)
+	w.line, w.joined = ls.at(w.a.keys.lock), time.Now()
 	w.line.waiters.add(w)
 	if w.line.head() == w {
 		w.promote()
@@ -200,7 +202,7 @@ const patience = 25 * time.Millisecond
 // release will bring it along; until then it looks after things once in a while.
 func (w *waiter) promote() {
 	if w.line.holder != nil {
-		w.askIn(w.a.lk.pollPause())
+		w.askIn(w.longPause())
 	} else {
 		w.askIn(0)
 	}
@@ -434,19 +436,29 @@ func (ls *lines) next(w *waiter) (g *grant, due bool) {
 	return nil, due
 }
 
-// pollPause is the longest time without a question, less some jitter that keeps
-// the waiters of many processes apart.
-func (lk *Locker) pollPause() time.Duration {
-	d := lk.opts.pollInterval
-	return d - rand.N(d/8+1)
+// earliestLook is when the head of a line asks for the first time whether it has missed
+// something. Where sections are short it has the lock before.
+const earliestLook = 100 * time.Millisecond
+
+// longPause is how long w relies on being told of everything: as long again as it has
+// waited, but not past the poll interval. So a holder that tells nobody (another
+// library, a key deleted by hand) makes nobody wait more than twice as long, and many
+// names that are held for long cost one question per poll interval. What w is waiting
+// for may have gone to others meanwhile: its time goes on counting, or a name that is
+// in demand would be asked for ten times a second by each process.
+func (w *waiter) longPause() time.Duration {
+	return jittered(min(max(earliestLook, time.Since(w.joined)), w.a.lk.opts.pollInterval))
 }
 
+// jittered keeps the waiters of many processes apart.
+func jittered(d time.Duration) time.Duration { return d - rand.N(d/8+1) }
+
 // leasePause is how long w leaves a holder alone whose lease ends in left (negative:
-// never): not past its end, and not past the poll interval. While w waits, the lock
+// never): not past its end, and no longer than longPause. While w waits, the lock
 // may go to others with shorter leases, who may die; w's own TTL is the best guess
 // of theirs, and once a second is often enough.
 func (w *waiter) leasePause(left time.Duration) time.Duration {
-	d := min(w.a.lk.pollPause(), max(w.a.ttl, time.Second))
+	d := min(w.longPause(), max(w.a.ttl, time.Second))
 	if left < 0 {
 		return d
 	}
@@ -560,7 +572,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 			return err
 		}
 		w.apart = maybeAnothers(out.err) && (l.contended || w.tries == tries-1)
-		d := min(w.pause.next(), w.a.lk.pollPause())
+		d := min(w.pause.next(), jittered(w.a.lk.opts.pollInterval))
 		switch {
 		case w.waitsItsTurn():
 		case l.contended && w.behind != nil && maybeAnothers(out.err):

@@ -97,8 +97,9 @@ func (lk *Locker) fenceRetention(ttl time.Duration) any {
 // first served: goroutines of one Locker in the order of their calls, and Lockers
 // (processes) in turns. The lock is handed over by the release itself, without
 // polling; what that cannot see (a lock that was deleted by hand, a lost message)
-// is found when the holder's lease ends or by asking again, once in a poll
-// interval ([WithPollInterval]). Where Redis does not allow subscriptions, waiting
+// is found when the holder's lease ends or by asking again, within as long again as
+// the first in line has waited, and within a poll interval ([WithPollInterval]). Where
+// Redis does not allow subscriptions, waiting
 // is by polling, after 10 to 500 ms.
 //
 // ctx limits the waiting, not the holding: the lock stays when ctx ends later.

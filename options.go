@@ -81,9 +81,10 @@ func WithFenceRetention(d time.Duration) Option {
 
 // WithPollInterval sets the longest time that the first of those who wait for a
 // name goes without asking Redis, whatever pushes it expects. The default is five
-// seconds. This, or the rest of the holder's lease if that is shorter, is how long a
-// waiter may take to notice what nobody tells it: a lock that was deleted by hand or
-// released by another library, a lost message. On a quorum it is the longest pause of
+// seconds. A waiter notices what nobody tells it (a lock that was deleted by hand or
+// released by another library, a lost message) within as long again as it has waited,
+// but 100 ms at least, and at the latest when the holder's lease ends or this interval
+// is over: it asks often at first, and once per interval in the long run. On a quorum it is the longest pause of
 // the polling, which grows to 500 ms at most. Less than 10 ms counts as 10 ms. It panics
 // unless d is positive.
 func WithPollInterval(d time.Duration) Option {

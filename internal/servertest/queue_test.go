@@ -330,7 +330,9 @@ func TestServerThousandWaitersCostNothingButTheirTurns(t *testing.T) {
 	time.Sleep(seconds * time.Second) // what is measured
 	idle := r.requests(t, everyCommand...) - before
 	t.Logf("waiting: %d requests in %d s", idle, seconds)
-	assert.LessOrEqual(t, idle, seconds*processes)
+	// Five questions of each head, one less or more for jitter, and pings. In the long run
+	// there is one for each poll interval.
+	assert.LessOrEqual(t, idle, (6+seconds)*processes)
 
 	before = r.requests(t, "eval", "evalsha")
 	require.NoError(t, holder.Release(t.Context()))
@@ -418,7 +420,7 @@ func TestServerWithoutContentionALockCostsTwoRequests(t *testing.T) {
 	assert.Equal(t, 2*rounds, r.requests(t, everyCommand...)-before)
 }
 
-// One who waits for many names asks about each once in a poll interval.
+// One who waits for many names asks about each once in a poll interval, in the long run.
 func TestServerWaitersForManyNamesAskOncePerPollInterval(t *testing.T) {
 	t.Parallel()
 	const names, interval, intervals = 200, 500 * time.Millisecond, 4
@@ -441,6 +443,7 @@ func TestServerWaitersForManyNamesAskOncePerPollInterval(t *testing.T) {
 	}
 	require.Eventually(t, all, soon, 20*time.Millisecond)
 	assert.Len(t, r.inboxes(), 1, "one subscription for all names")
+	time.Sleep(2 * interval) // the first questions follow each other sooner
 	before, begin := r.requests(t, "eval", "evalsha"), time.Now()
 	time.Sleep(intervals * interval) // what is measured
 	asked, took := r.requests(t, "eval", "evalsha")-before, time.Since(begin)

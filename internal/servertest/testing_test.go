@@ -469,7 +469,8 @@ func (r *rig) inLine(ctx context.Context, t testing.TB, lk *redislock.Locker, na
 	return wait
 }
 
-// asleep is a Locker that asks once, and then only if it has a reason.
+// asleep is a Locker that asks seldom unless it has a reason: after as long again as it
+// has waited.
 func (r *rig) asleep(t testing.TB, opts ...func(*redis.Options)) *redislock.Locker {
 	return r.lockerWith(r.relay.Client(t, opts...), redislock.WithPollInterval(time.Hour))
 }

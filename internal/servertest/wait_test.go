@@ -32,6 +32,16 @@ func (r *rig) waiting(ctx context.Context, t *testing.T, lk *redislock.Locker, n
 	return wait
 }
 
+// restsFor returns when one who has waited for a name since joined has just asked, and
+// does not ask again for d unless it has a reason: the pause is as long again as it has
+// waited, or an eighth less.
+func (r *rig) restsFor(t testing.TB, name string, joined time.Time, d time.Duration) {
+	t.Helper()
+	for time.Since(joined)*7/8 < d {
+		r.await(t, r.next(1, r.opOn("acquire", name)), "question of one that waits")
+	}
+}
+
 // polling starts an Acquire that cannot subscribe, and returns once it has asked
 // more often than one would that can.
 func (r *rig) polling(ctx context.Context, t *testing.T, lk *redislock.Locker, name string, ttl time.Duration) func(testing.TB) (*redislock.Lock, error) {
