@@ -98,9 +98,8 @@ func (lk *Locker) fenceRetention(ttl time.Duration) any {
 // (processes) in turns. The lock is handed over by the release itself, without
 // polling; what that cannot see (a lock that was deleted by hand, a lost message)
 // is found when the holder's lease ends or by asking again, within as long again as
-// the first in line has waited, and within a poll interval ([WithPollInterval]). Where
-// Redis does not allow subscriptions, waiting
-// is by polling, after 10 to 500 ms.
+// the first in line has waited, and within a poll interval ([WithPollInterval]).
+// Where Redis does not allow subscriptions, waiting is by polling, after 10 to 500 ms.
 //
 // ctx limits the waiting, not the holding: the lock stays when ctx ends later.
 // Acquire returns within 50 ms of the end of ctx, with an error that Is ctx.Err()
