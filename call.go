@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +21,12 @@ type request struct {
 	ttl    time.Duration  // that it asks for; 0: it asks for none
 	claim  *claim         // of a quorum: what the request's token may have on which node
 	alone  bool           // it shares no round trip
+	leaves departure      // is told when it is sent; may be nil
 }
+
+// departure is told that a request is about to be written to a connection: from then on
+// it may be executed. It may be told more than once, and in any goroutine.
+type departure interface{ departs() }
 
 // mostWords has an acquisition with a ticket. A longer request panics when it is made.
 const mostWords = 3 + 3 + 8
@@ -53,6 +59,44 @@ func (r *request) args() []any { return r.line()[3+r.words[2].(int):] }
 
 // mode is the last argument of an extension.
 func (r *request) mode() any { return r.words[r.length-1] }
+
+// departing is an argument that tells when it is about to be written to a connection. That
+// a request is handed to the client does not say so much: it may find no connection.
+type departing struct {
+	text  []byte
+	to    departure
+	place [20]byte // for the text, if it is a number
+	told  atomic.Bool
+}
+
+// tell makes the word one that tells.
+func (a *departing) tell(to departure, word *any) {
+	switch value := (*word).(type) {
+	case int64:
+		a.text = strconv.AppendInt(a.place[:0], value, 10)
+	case string:
+		a.text = []byte(value)
+	default:
+		return // the reply says so, too, but later
+	}
+	a.to = to
+	*word = a
+}
+
+// MarshalBinary is what go-redis asks when it writes.
+func (a *departing) MarshalBinary() ([]byte, error) {
+	a.told.Store(true)
+	a.to.departs()
+	return a.text, nil
+}
+
+// stayed tells whether the command with these words was surely not written: nobody has put
+// another word in the place of this one, and it was never asked for its text.
+func (a *departing) stayed(words []any) bool {
+	return a.to != nil && words[len(words)-1] == any(a) && !a.told.Load()
+}
+
+func (a *departing) String() string { return string(a.text) }
 
 // counted is an argument that counts how often it was written to a connection.
 type counted struct {

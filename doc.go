@@ -68,11 +68,12 @@
 // The ctx given to Acquire, TryAcquire or Resume limits the call, never the
 // holding. The ctx given to WithLock limits both. Every call returns within 50 ms
 // of the end of its ctx, whatever Redis or the socket does; only WithLock takes
-// longer, if its function does, and for the release that follows (750 ms at
-// most). Where Redis does not answer and ctx does not end, the error is returned
+// longer, if its function does, and for the release that follows (750 ms at most,
+// and under a ctx that goes on what is left of the lease, or 5 s). Where Redis does not answer and ctx does not end, the error is returned
 // after three tries. One try waits for its reply for as long as the TTL, but one
 // second at least and five at most; Release, and any call but Acquire whose ctx
-// cannot end, leaves that to the client's time-outs. Only an Acquire that is
+// cannot end, leaves that to the client's time-outs (Release under such a ctx does
+// not try again once the lease is over). Only an Acquire that is
 // already waiting for a holder waits for Redis too, until its ctx ends.
 //
 // An acquisition that returns an error leaves no lock behind. A request whose

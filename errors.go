@@ -33,8 +33,10 @@ var (
 	// WithLock returns it when that happened while the function ran.
 	ErrLost = errors.New("lock was lost")
 
-	// ErrReleased is what a lock answers after its own Release succeeded, and
-	// Extend as soon as Release has begun.
+	// ErrReleased is what a lock answers after its own Release succeeded, Extend as
+	// soon as Release has begun, and Err, Done and contexts as soon as a request to
+	// release was sent: it may be executed at any time, whatever Release returned.
+	// Resume returns it for a token of which that is so.
 	ErrReleased = errors.New("lock is released")
 
 	// ErrDetached is what a lock answers after [Lock.Detach], and why its context
@@ -112,7 +114,8 @@ func (e *noReplyError) Error() string { return fmt.Sprintf("no reply from Redis 
 // used.
 func (e *noReplyError) Timeout() bool { return true }
 
-// notSentError says that the caller had left before the request was sent.
+// notSentError says that a request failed before it was sent: the caller had left, or there
+// was no connection.
 type notSentError struct{ err error }
 
 func (e *notSentError) Error() string { return "not sent: " + e.err.Error() }

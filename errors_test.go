@@ -467,19 +467,29 @@ func TestLostReplyToReleaseOfALostLockIsNotHeld(t *testing.T) {
 }
 
 func TestFailedReleaseCanBeRepeated(t *testing.T) {
-	for name, fail := range map[string]struct{ begin, end func(r *fakeRedis) }{
-		"refused":      {outages["refused"].begin, outages["refused"].end},
-		"silent":       {outages["silent"].begin, outages["silent"].end},
-		"server error": {func(r *fakeRedis) { r.answerWith(func(string) string { return "MISCONF no" }) }, func(r *fakeRedis) { r.answerWith(nil) }},
-		"replies lost": {func(r *fakeRedis) { r.net.fail(opRelease, cutReply, tries) }, func(*fakeRedis) {}},
+	for name, fail := range map[string]struct {
+		begin, end func(r *fakeRedis)
+		held       bool // the handle still is, since nothing can be executed late
+	}{
+		"refused":      {func(r *fakeRedis) { r.net.down(); time.Sleep(2 * time.Second) }, func(r *fakeRedis) { r.net.up() }, true},
+		"breaks":       {outages["refused"].begin, outages["refused"].end, true}, // before anything is written
+		"silent":       {outages["silent"].begin, outages["silent"].end, false},
+		"server error": {func(r *fakeRedis) { r.answerWith(func(string) string { return "MISCONF no" }) }, func(r *fakeRedis) { r.answerWith(nil) }, true},
+		"replies lost": {func(r *fakeRedis) { r.net.fail(opRelease, cutReply, tries) }, func(*fakeRedis) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {
-				lock := r.acquire("a", time.Hour, WithWatchdog())
+				idle := func(o *redis.Options) { o.ConnMaxIdleTime = time.Second }
+				lock, err := r.lockerOn(r.connect(idle)).TryAcquire(t.Context(), "a", time.Hour, WithWatchdog())
+				require.NoError(t, err)
 				fail.begin(r)
-				err := lock.Release(t.Context())
+				err = lock.Release(t.Context())
 				requireFailure(t, err, opRelease, "lock:a")
-				require.NoError(t, lock.Err(), "not released, not lost")
+				if fail.held {
+					require.NoError(t, lock.Err(), "not released, not lost")
+				} else {
+					requireFailure(t, lock.Err(), opHold, "lock:a", ErrReleased)
+				}
 				fail.end(r)
 				require.NoError(t, lock.Release(t.Context()))
 				require.False(t, r.Exists("lock:a"))

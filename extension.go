@@ -10,8 +10,9 @@ import (
 // watchdog, renewal goes on with this ttl.
 //
 // It returns [ErrNotHeld] if the lock was lost, expired, deleted or taken over,
-// [ErrReleased] after Release has begun, [ErrDetached] after Detach, and
-// [ErrInvalidTTL] for a ttl below [MinTTL]; in each of these cases nothing is written. It never recreates a key.
+// [ErrReleased] after Release has begun (also if it failed), [ErrDetached] after
+// Detach, and [ErrInvalidTTL] for a ttl below [MinTTL]; in each of these cases nothing
+// is written. It never recreates a key.
 // It blocks for one round trip, or three if they fail in transport (see
 // [Locker.Acquire]; the lock then goes on with what remains of its lease, or with
 // ttl if that is shorter), and returns within 50 ms of the end of ctx. Extends of one
@@ -63,18 +64,33 @@ func (l *Lock) extendTurn() chan struct{} {
 
 // ended is why nothing can be extended any more, or nil.
 func (l *Lock) ended() error {
-	err := l.Err()
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	err := l.givenUp()
+	l.mu.Unlock()
+	if err == nil {
+		err = l.Err()
+	}
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, ErrDetached):
 		return ErrDetached
-	case errors.Is(err, ErrReleased), l.release.underWay():
+	case errors.Is(err, ErrReleased):
 		return ErrReleased
-	case err != nil:
-		return ErrNotHeld
 	}
-	return nil
+	return ErrNotHeld
+}
+
+// givenUp is how the owner has given the lock up, or nil. A release that has begun counts
+// even if it has failed: it may yet be executed, or be tried again. The caller has locked mu.
+func (l *Lock) givenUp() error {
+	switch {
+	case l.release == nil:
+		return nil
+	case l.release.over && errors.Is(l.release.err, ErrDetached):
+		return ErrDetached
+	}
+	return ErrReleased
 }
 
 // beginExtend trusts a shorter lease from now on, before it is asked for: the
@@ -108,7 +124,10 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 			l.floor = min(l.floor, ttl)
 			l.mu.Unlock()
 		}
-		if !isTransient(err) || l.ended() != nil {
+		if ended := l.ended(); ended != nil {
+			return ended
+		}
+		if !isTransient(err) {
 			break
 		}
 	}
@@ -150,8 +169,11 @@ func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ending.why() != nil {
-		return ErrNotHeld // since we have asked
+	if err := l.givenUp(); err != nil {
+		return err // since we have asked
+	}
+	if cause, _ := l.ending.peek(); cause != nil {
+		return ErrNotHeld
 	}
 	l.epoch++
 	l.renewal = nil

@@ -40,6 +40,7 @@ type Locker struct {
 	clocks  clocks
 	lines   lines
 	inboxes inboxes
+	doubts  doubts
 
 	undoSlots chan struct{} // one for each look of an undoing
 }
@@ -151,8 +152,13 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // is handed to another process. It sets the lease to ttl from now, and never
 // creates a lock: if the key does not hold the token (any more), it returns
 // [ErrNotHeld]. A process that hands a lock over calls [Lock.Detach] before: its own
-// handle does not learn that the lease was set anew, perhaps to less, nor that
-// the lock was released, and a watchdog would go on renewing.
+// handle does not learn that the lease was set anew, perhaps to less, and a watchdog
+// would go on renewing. That the lock was released through another handle it hears at
+// once if both belong to the same Locker (its Err then Is [ErrLost], without a
+// warning), and else at its next request.
+//
+// If a release of the token by this Locker was sent and may yet be executed, Resume
+// returns [ErrReleased] and sends nothing: the lock could end at any moment.
 //
 // It blocks as TryAcquire does, and has its errors for bad arguments. On error the
 // lock is left to its lease, which may have been set to ttl.
@@ -163,6 +169,9 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	}
 	if token == "" || strings.Contains(token, " ") {
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
+	}
+	if lk.doubts.has(token) {
+		return nil, a.failed(fmt.Errorf("%w: its release may yet be executed", ErrReleased))
 	}
 	a.token = newLockToken(token)
 	a.claim = lk.adoptedClaim(a)
@@ -209,9 +218,11 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 // that returns ctx.Err() after a loss makes the joined error Is context.Canceled
 // too. If fn released the lock itself, or detached it, that is no error.
 //
-// The release blocks as [Lock.Release] does. When ctx has ended, or fn panicked, it
-// is waited for 750 ms at most. A release that failed by then is WithLock's error,
-// and goes on in the background, for 15 seconds. WithLock panics if fn is nil.
+// WithLock waits for its release for what is left of the lease (but 750 ms at least)
+// and never more than 5 s, whatever Redis and ctx do; for 750 ms once the lock is
+// lost, ctx has ended or fn panicked. A release that has failed or has no answer by
+// then is WithLock's error, and goes on in the background: for as long as three tries
+// take, and 15 seconds more. WithLock panics if fn is nil.
 func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, fn func(ctx context.Context, lock *Lock) error, opts ...AcquireOption) (err error) {
 	if fn == nil {
 		panic("redislock: WithLock(nil): a function is needed")
@@ -269,6 +280,8 @@ type Lock struct {
 	// stopRenewal ends the watchdog; it is nil without one.
 	stopRenewal context.CancelFunc
 
+	twin *Lock // that was the holder before this one, with the same token (Resume); guarded by lines.mu
+
 	mu         sync.Mutex
 	lease      lease
 	ttl        time.Duration // what the watchdog renews with
@@ -281,6 +294,8 @@ type Lock struct {
 	release    *release      // the release under way, or the last one
 	first      release       // a place for the first one
 	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
+	twins      []*Lock       // other handles with the same token, which end with this one
+	afterwards []func()      // what is to be done once it is released
 }
 
 // errNoLock is what a nil or zero Lock answers.
@@ -345,8 +360,10 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-// Done is closed when the lock is released, detached or lost, or its lease has ended on
-// this process's clock. It is final: a lock never comes back.
+// Done is closed when the lock is released, detached or lost, or its lease has ended
+// on this process's clock. It is closed as soon as a request to release is sent, since
+// somebody else may have the lock from then on, whatever Release returns. It is final:
+// a lock never comes back.
 func (l *Lock) Done() <-chan struct{} {
 	if l.none() {
 		return closed
@@ -355,13 +372,15 @@ func (l *Lock) Done() <-chan struct{} {
 }
 
 // Err is nil while the lock is held. After that it is an error that Is
-// [ErrReleased], Is [ErrDetached] or Is [ErrLost], and stays the same. It sends nothing. Of a nil or
-// zero Lock it Is [ErrNotHeld].
+// [ErrReleased], Is [ErrDetached] or Is [ErrLost], and stays the same. Once a request
+// to release is sent it Is ErrReleased; if Redis answers that there was nothing to
+// release before anybody has asked, it Is ErrLost. It sends nothing. Of a nil or zero
+// Lock it Is [ErrNotHeld].
 func (l *Lock) Err() error {
 	if l.none() {
 		return &Error{Op: opHold, Err: errNoLock}
 	}
-	if l.ending.why() == nil && l.expired() { // the timer may be late, or stood still with the machine
+	if cause, _ := l.ending.peek(); cause == nil && l.expired() { // the timer may be late, or stood still with the machine
 		l.lose(l.whyExpired())
 	}
 	return l.ending.why()

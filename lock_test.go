@@ -1012,7 +1012,7 @@ func TestWithLockReturnsSoonFromASilentRedis(t *testing.T) {
 		"ctx ended in fn": {func(ctx context.Context, cancel func()) error { cancel(); return errWork }, time.Second},
 		"fn panics":       {func(context.Context, func()) error { panic(errWork) }, time.Second},
 		"fn calls Goexit": {func(context.Context, func()) error { runtime.Goexit(); return nil }, time.Second},
-		"fn returns":      {func(context.Context, func()) error { return errWork }, 20 * time.Second},
+		"fn returns":      {func(context.Context, func()) error { return errWork }, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {

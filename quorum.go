@@ -87,8 +87,7 @@ const (
 //   - A renewal and Extend succeed if a majority still holds the token. In the background
 //     they then take the lock also on servers where it is free, because these were
 //     restarted or could not be reached before. A lock that was lost on a majority is
-//     never recreated. Once Release has begun, Extend returns [ErrNotHeld], also if the
-//     release failed.
+//     never recreated.
 //   - Inspect and TTL tell what a majority agrees on, and the time for which a majority
 //     will hold the lock. Info.Waiters is 0.
 //

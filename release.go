@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -12,8 +13,12 @@ const (
 	// ended: a healthy Redis answers in that time, and the caller gets the truth
 	// instead of a context error.
 	releaseGrace = 25 * time.Millisecond
-	// finishGrace is the same for WithLock, which has nobody to try again.
+	// finishGrace is the same for WithLock, which has nobody to try again. It is also
+	// the least that WithLock waits: a lock that is lost a moment later is waited
+	// for no less than one that is lost already.
 	finishGrace = 750 * time.Millisecond
+	// finishLimit is the longest that WithLock waits, however long the lease lasts.
+	finishLimit = 5 * time.Second
 )
 
 // Release frees the lock, if the key still holds its token; else it returns
@@ -21,15 +26,24 @@ const (
 // that is lost it still frees a key that is ours, and then returns nil. The lock
 // goes to the one who has waited longest, in the same request.
 //
-// Renewal stops as soon as Release begins, and stays stopped if it fails. A request
-// whose reply is lost is made three times, each waiting as long as the client's
-// time-outs say. If the reply was lost and a later try finds nothing, the first has
+// Renewal stops as soon as Release begins, and Extend returns [ErrReleased] from
+// then on; both stay so if Release fails. As soon as a request to release is sent,
+// the handle has ended: Done is closed and Err Is ErrReleased, whatever Release
+// returns, since somebody else may have the lock from then on. (If Redis answers
+// before anybody has asked, the answer counts: Err Is [ErrLost] where nothing was
+// found, and nil where Redis has refused the request.) A release that surely was
+// not sent, because no connection could be made, leaves the handle with what
+// remains of its lease.
+//
+// A request whose reply is lost is made three times, each waiting as long as the
+// client's time-outs say. If ctx can never end, there is no further try once the
+// lease is over. If the reply was lost and a later try finds nothing, the first has
 // done the work.
 //
 // The release is made whatever becomes of ctx, also when ctx has ended before:
 // Release then returns within 50 ms, with the result if there is one by then, and
 // else with an error that Is ctx.Err() while the release goes on in the
-// background.
+// background. The handle has ended then as well.
 //
 // A Release that failed can be called again, but for ErrNotHeld, which is final.
 // After one that succeeded it returns [ErrReleased], and after [Lock.Detach]
@@ -38,17 +52,22 @@ func (l *Lock) Release(ctx context.Context) error {
 	if l.none() {
 		return l.failed(opRelease, errNoLock)
 	}
-	return l.await(ctx, ctx.Done(), releaseGrace)
+	r, done := l.startRelease(ctx, ctx.Done())
+	return l.await(ctx, r, releaseWait{done: done, hurry: ctx.Done(), grace: releaseGrace})
 }
 
-// finish is WithLock's release. It has until finishGrace after the end of ctx, or
-// from now if fn did not return.
+// finish is WithLock's release. It runs in a goroutine of its own, since WithLock does
+// not wait for longer than finishLimit whatever ctx is.
 func (l *Lock) finish(ctx context.Context, returned bool) error {
-	hurry := ctx.Done()
+	hurry, limit := ctx.Done(), l.finishLimit()
 	if !returned {
 		hurry = closed
 	}
-	err := l.await(ctx, hurry, finishGrace)
+	r, begun := l.beginRelease()
+	if begun {
+		go l.run(context.WithoutCancel(ctx), r, false)
+	}
+	err := l.await(ctx, r, releaseWait{done: l.doneWith(r), hurry: hurry, grace: finishGrace, limit: limit})
 	switch {
 	case errors.Is(err, ErrReleased), errors.Is(err, ErrDetached):
 		return nil // fn has released it, or given it away
@@ -56,6 +75,17 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 		go l.releaseLater(ctx)
 	}
 	return err
+}
+
+// finishLimit is how long WithLock waits for its release: what is left of the lease. After
+// that the key is free in any case.
+func (l *Lock) finishLimit() time.Duration {
+	if errors.Is(l.Err(), ErrLost) {
+		return finishGrace
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return min(max(l.lease.left(time.Now()), finishGrace), finishLimit)
 }
 
 // releaseLater goes on where a release fails and nobody can try it again.
@@ -118,9 +148,9 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 	switch {
 	case !begun:
 	case hurry == nil:
-		l.run(ctx, r)
+		l.run(ctx, r, true)
 	default:
-		go l.run(context.WithoutCancel(ctx), r)
+		go l.run(context.WithoutCancel(ctx), r, false)
 	}
 	return r, l.doneWith(r)
 }
@@ -128,11 +158,13 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 // beginRelease stops the watchdog and begins a release, unless one is under way or
 // was final.
 func (l *Lock) beginRelease() (r *release, begun bool) {
+	twins := l.lk.lines.twins(l)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.release != nil && (l.release.underWay() || l.release.final()) {
 		return l.release, false
 	}
+	l.twins = twins
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}
@@ -144,29 +176,77 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 	return l.release, true
 }
 
-// await releases and waits for the result, until grace after hurry, which may be
-// nil.
-func (l *Lock) await(ctx context.Context, hurry <-chan struct{}, grace time.Duration) error {
-	r, done := l.startRelease(ctx, hurry)
-	select {
-	case <-done:
-	case <-hurry:
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-done:
-		case <-timer.C:
-			return l.failed(opRelease, l.unfinished(ctx, grace))
+// departs notes that a request to release is about to be sent, after which somebody else
+// may have the lock.
+func (l *Lock) departs() {
+	l.ending.draw(&l.released)
+	l.mu.Lock()
+	twins := l.twins
+	l.mu.Unlock()
+	for _, twin := range twins { // on purpose: nothing for a warning
+		if twin.endWith(twin.failed(opHold, errReleasedByTwin)) {
+			twin.lk.lines.lost(twin)
 		}
+	}
+}
+
+var errReleasedByTwin = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
+
+// releaseWait is how long somebody waits for a release.
+type releaseWait struct {
+	done, hurry <-chan struct{}
+	grace       time.Duration // after hurry
+	limit       time.Duration // in any case; 0: none
+}
+
+// over reports whether done was closed in time.
+func (w releaseWait) over() bool {
+	var limited <-chan time.Time
+	if w.limit > 0 {
+		timer := time.NewTimer(w.limit)
+		defer timer.Stop()
+		limited = timer.C
+	}
+	select {
+	case <-w.done:
+		return true
+	case <-limited:
+		return false
+	case <-w.hurry:
+	}
+	timer := time.NewTimer(w.grace)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+		return true
+	case <-limited:
+	case <-timer.C:
+	}
+	return false
+}
+
+// await waits for the result of a release. If it takes too long, the handle ends: what
+// goes on in the background may be executed at any time.
+func (l *Lock) await(ctx context.Context, r *release, w releaseWait) error {
+	began := time.Now()
+	if !w.over() {
+		l.abandon()
+		return l.failed(opRelease, unfinished(ctx, time.Since(began)))
 	}
 	return l.result(r)
 }
 
-func (l *Lock) unfinished(ctx context.Context, grace time.Duration) error {
+// abandon ends a handle whose release goes on without anybody who waits for it.
+func (l *Lock) abandon() {
+	l.doubt()
+	l.endWith(&l.released)
+}
+
+func unfinished(ctx context.Context, waited time.Duration) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}
-	return &noReplyError{waited: grace}
+	return &noReplyError{waited: waited.Round(time.Millisecond)}
 }
 
 func (l *Lock) result(r *release) error {
@@ -185,38 +265,80 @@ func (l *Lock) result(r *release) error {
 
 var errInterrupted = errors.New("interrupted by a panic or runtime.Goexit")
 
-// run makes a release, and notes what it came to.
-func (l *Lock) run(ctx context.Context, r *release) {
+// run makes a release, and notes what it came to. Brief: there is no further try once the
+// lease is over.
+func (l *Lock) run(ctx context.Context, r *release, brief bool) {
 	err := errInterrupted // until there is a result: a hook of the client may panic
 	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		r.over, r.err = true, err
-		if r.done != nil {
-			close(r.done)
+		if _, final := l.ending.peek(); final {
+			l.retire()
+		}
+		for _, f := range l.finishRelease(r, err) {
+			f()
 		}
 	}()
-	err = l.tryToRelease(ctx)
+	err = l.tryToRelease(ctx, brief)
 }
 
-func (l *Lock) tryToRelease(ctx context.Context) (err error) {
+// finishRelease ends a release, and returns what is to be done now.
+func (l *Lock) finishRelease(r *release, err error) (afterwards []func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.over, r.err = true, err
+	if r.done != nil {
+		close(r.done)
+	}
+	if err == nil {
+		afterwards, l.afterwards = l.afterwards, nil
+	}
+	return afterwards
+}
+
+// whenReleased has f called once the lock is released: at once if it is.
+func (l *Lock) whenReleased(f func()) {
+	l.mu.Lock()
+	released := l.release != nil && l.release.over && l.release.err == nil
+	if !released {
+		l.afterwards = append(l.afterwards, f)
+	}
+	l.mu.Unlock()
+	if released {
+		f()
+	}
+}
+
+func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
 	for n := range attempts(ctx) {
 		alone := n == tries-1 && maybeAnothers(err)
-		valid := l.ending.why() == nil && !l.expired()
+		valid := l.mayRelease()
 		var found bool
 		if found, err = l.requestRelease(ctx, alone); err == nil {
 			return l.answered(found)
 		}
-		l.sentInTime = l.sentInTime || valid && maybeExecuted(err)
-		if !isTransient(err) {
+		if maybeExecuted(err) {
+			l.sentInTime = l.sentInTime || valid
+			l.doubt()
+			l.endWith(&l.released)
+		} else {
+			l.ending.avert()
+		}
+		if !isTransient(err) || brief && l.expired() {
 			break
 		}
 	}
 	return err
 }
 
+// mayRelease tells whether nobody else can have the lock before it is released: its lease
+// is valid, and nothing has ended it but an earlier try, or somebody who did not wait.
+func (l *Lock) mayRelease() bool {
+	cause, _ := l.ending.peek()
+	return (cause == nil || cause == error(&l.released)) && !l.expired()
+}
+
 // answered ends the lock after an answer of Redis.
 func (l *Lock) answered(found bool) error {
+	l.lk.doubts.forget(l.token.text)
 	if found || l.sentInTime {
 		// If nothing was found, an earlier try did the work. It was sent while the
 		// lease was valid, so nobody else can have held the lock before. A record of
@@ -230,6 +352,10 @@ func (l *Lock) answered(found bool) error {
 	return ErrNotHeld
 }
 
+// doubt notes that a release may be executed late, and nobody of this Locker may trust in
+// the token until then: see Resume.
+func (l *Lock) doubt() { l.lk.doubts.note(l.token.text, l.currentTTL()) }
+
 // requestRelease makes one request to release the lock, and brings along the next
 // one that waits in this process. It reports whether there was something to
 // release.
@@ -240,7 +366,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 	if ticket != "" {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
-	request.claim, request.alone = l.claim, alone
+	request.claim, request.alone, request.leaves = l.claim, alone, l
 	c, reply, err := l.lk.ask(ctx, request)
 	if isSplit(err) {
 		c, reply, err = l.lk.ask(ctx, request.releaseAlone())
@@ -300,6 +426,6 @@ func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string
 // is.
 func (r *request) releaseAlone() request {
 	alone := releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
-	alone.claim = r.claim
+	alone.claim, alone.leaves = r.claim, r.leaves
 	return alone
 }

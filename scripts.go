@@ -101,6 +101,7 @@ type once struct {
 	redis.Cmd                // a copy of what go-redis has made, for one allocation less
 	words     [mostWords]any // the arguments
 	times     *counted       // that among them which counts, or nil
+	departing departing      // the last of them, if somebody is to be told when it is sent
 }
 
 // fill makes cmd the command for a request, with the source of its script or by its name.
@@ -108,6 +109,9 @@ func (cmd *once) fill(ctx context.Context, r *request, whole bool) {
 	words := cmd.words[:copy(cmd.words[:], r.line()):r.length]
 	if whole {
 		words[0], words[1] = "eval", r.script.source
+	}
+	if r.leaves != nil {
+		cmd.departing.tell(r.leaves, &words[len(words)-1])
 	}
 	cmd.Cmd = *redis.NewCmd(ctx, words...)
 }
@@ -143,7 +147,7 @@ const replyDone = "done"
 // round trip as a whole: that of a hook which did not let the command through.
 func (cmd *once) result(trip error) (string, error) {
 	if cmd.Err() == nil && cmd.Val() == nil && trip != nil {
-		return "", trip
+		return "", cmd.unsent(trip)
 	}
 	if cmd.Err() == nil && cmd.Val() == int64(1) {
 		return replyDone, nil
@@ -158,7 +162,16 @@ func (cmd *once) result(trip error) (string, error) {
 	if cmd.times != nil && !cmd.times.explains(err) {
 		return "", &resentError{err.Error()}
 	}
-	return "", err
+	return "", cmd.unsent(err)
+}
+
+// unsent says so in err if the command was not sent. The error alone does not tell: a
+// connection that breaks while it is set up has the same as one that breaks later.
+func (cmd *once) unsent(err error) error {
+	if !cmd.departing.stayed(cmd.Args()) || !maybeExecuted(err) {
+		return err
+	}
+	return &notSentError{err}
 }
 
 // isNoScript looks at the whole text of a server's answer: proxies and some

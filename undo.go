@@ -145,9 +145,5 @@ func (a *acquisition) settle(lock *Lock) {
 	if !late {
 		return
 	}
-	context.AfterFunc(lock.ending.context(), func() {
-		if errors.Is(lock.Err(), ErrReleased) {
-			a.undo(context.Background())
-		}
-	})
+	lock.whenReleased(func() { a.undo(context.Background()) })
 }

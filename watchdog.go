@@ -34,9 +34,9 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 // begins, and at the maximal hold.
 func (l *Lock) renewalContext(opts acquireOptions) (ctx context.Context) {
 	if opts.hasMaxHold {
-		ctx, l.stopRenewal = context.WithTimeout(l.ending.context(), opts.maxHold)
+		ctx, l.stopRenewal = context.WithTimeout(context.Background(), opts.maxHold)
 	} else {
-		ctx, l.stopRenewal = context.WithCancel(l.ending.context())
+		ctx, l.stopRenewal = context.WithCancel(context.Background())
 	}
 	return ctx
 }
@@ -64,7 +64,7 @@ func (l *Lock) look() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ending.why() == nil {
+	if _, final := l.ending.peek(); !final {
 		l.expiry.Reset(l.lease.left(time.Now()))
 	}
 }
@@ -93,11 +93,17 @@ func (l *Lock) whyExpired() string {
 // endWith ends the lock with a cause, and reports false if it has ended before.
 func (l *Lock) endWith(cause error) bool {
 	first := l.ending.come(cause)
-	if first {
-		l.expiry.Stop()
-		l.lk.clocks.forget(l)
-	}
+	l.retire()
 	return first
+}
+
+// retire stops what looks after a lock that has ended.
+func (l *Lock) retire() {
+	l.expiry.Stop()
+	l.lk.clocks.forget(l)
+	if l.stopRenewal != nil {
+		l.stopRenewal()
+	}
 }
 
 // lose ends the lock, unless it has ended already.
@@ -187,7 +193,7 @@ func (l *Lock) renewalRequest() (r request, ttl time.Duration, epoch int) {
 func (l *Lock) renewed(sent time.Time, ttl time.Duration, epoch int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if epoch != l.epoch || l.ending.why() != nil {
+	if cause, _ := l.ending.peek(); cause != nil || epoch != l.epoch {
 		return
 	}
 	l.renewal = err
