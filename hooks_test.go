@@ -248,3 +248,42 @@ func TestARequestByItselfHasTheValuesOfItsContext(t *testing.T) {
 		}
 	})
 }
+
+// The channel of a waiter's inbox is named by the lock's key, which the hook makes
+// longer, and its subscription passes no hook.
+func TestAHookThatRewritesKeysLeavesWaitersTheirPushes(t *testing.T) {
+	for _, prefix := range []string{"lock:", "", "a b:"} {
+		for queue, dead := range map[string]bool{"a queue of one": false, "behind a dead one": true} {
+			t.Run(prefix+" "+queue, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, r *fakeRedis) {
+					lockers := make([]*Locker, 2)
+					for i := range lockers {
+						client := r.connect()
+						client.AddHook(prefixing{})
+						lockers[i] = r.lockerOn(client, WithPrefix(prefix))
+					}
+					lock, err := lockers[0].TryAcquire(t.Context(), "job 1", time.Hour)
+					require.NoError(t, err)
+					queued := "t:" + lock.keys.queue
+					if dead {
+						_, err = r.ZAdd(queued, 1, fmt.Sprintf("dead 60000 %d 5 nobody", len(prefix)))
+						require.NoError(t, err)
+					}
+					waiter := waitFor(t.Context(), lockers[1], "job 1", time.Hour)
+					time.Sleep(time.Minute)
+					tickets, err := r.ZMembers(queued)
+					require.NoError(t, err)
+					require.NotEmpty(t, tickets)
+					asked, released := r.requests(opAcquire), time.Now()
+					require.NoError(t, lock.Release(t.Context()))
+					got := <-waiter
+					require.NoError(t, got.err)
+					require.Equal(t, released, got.at, "told, and not found by asking")
+					require.Equal(t, asked, r.requests(opAcquire))
+					require.Equal(t, got.lock.Token(), r.value("t:"+got.lock.Key()))
+					require.Empty(t, r.logged(""))
+				})
+			})
+		}
+	}
+}

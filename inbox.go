@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"runtime"
 	"sync"
@@ -72,7 +73,9 @@ type inbox struct {
 func newInbox(lk *Locker) *inbox {
 	// 72 random bits, and not a UUID: it stands in every ticket, and short ones are
 	// cheaper for Redis.
-	id := rand.Text()[:14]
+	var random [9]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	id := base64.RawURLEncoding.EncodeToString(random[:])
 	return &inbox{lk: lk, id: id, channel: lk.opts.prefix + "inbox:" + id}
 }
 

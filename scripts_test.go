@@ -272,18 +272,18 @@ func TestAReplyThatWasCutOffIsNone(t *testing.T) {
 func TestReleaseServesTheQueue(t *testing.T) {
 	const lock, fence, queue = "lock:a", "{lock:a}:fence", "{lock:a}:queue"
 	keys := []string{lock, fence, queue}
-	hand := []any{"tok", 31000, "", "next 30000 5 live", 10000, "next", 30000}
+	hand := []any{"tok", 31000, "", "next 30000 5 1 live", 10000, "next", 30000}
 	for name, test := range map[string]struct {
 		args  []any
 		queue []string
 		reply string // with T for the time
 		after []string
 	}{
-		"its own next is first in the queue": {hand, []string{"next 30000 5 live"}, "1 1", nil},
-		"dead inbox":                         {hand, []string{"d 30000 5 dead"}, "1 1", nil},
-		"own ticket":                         {[]any{"tok", 1000, "tok 30000 5 live"}, []string{"tok 30000 5 live"}, "1", nil},
-		"another":                            {hand, []string{"w 3600000 5 live"}, "1 2 3600000", []string{"next 30000 5 live"}},
-		"another, no inbox":                  {[]any{"tok", 31000, "", "next 30000 5 -", 0, "next", 30000}, []string{"w 3600000 5 live"}, "1 3 3600000", nil},
+		"its own next is first in the queue": {hand, []string{"next 30000 5 1 live"}, "1 1", nil},
+		"dead inbox":                         {hand, []string{"d 30000 5 1 dead"}, "1 1", nil},
+		"own ticket":                         {[]any{"tok", 1000, "tok 30000 5 1 live"}, []string{"tok 30000 5 1 live"}, "1", nil},
+		"another":                            {hand, []string{"w 3600000 5 1 live"}, "1 2 3600000", []string{"next 30000 5 1 live"}},
+		"another, no inbox":                  {[]any{"tok", 31000, "", "next 30000 5 1 -", 0, "next", 30000}, []string{"w 3600000 5 1 live"}, "1 3 3600000", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {

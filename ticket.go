@@ -21,7 +21,8 @@ func (a *acquisition) ticket(inbox string) string {
 		return a.ready.ticket
 	}
 	metadata := a.value()[len(a.token.text):]
-	return fmt.Sprintf("%s %d %d %s%s", a.token.text, milliseconds(a.ttl), len(a.lk.opts.prefix), inbox, metadata)
+	prefix := len(a.lk.opts.prefix)
+	return fmt.Sprintf("%s %d %d %d %s%s", a.token.text, milliseconds(a.ttl), prefix, len(a.keys.lock)-prefix, inbox, metadata)
 }
 
 // prepareTicket is for one who joins a line, and so has nothing to do: the release that

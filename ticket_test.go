@@ -81,3 +81,11 @@ func TestTicketIsForTheInboxOfTheMoment(t *testing.T) {
 	a.prepareTicket(noInbox)
 	require.Equal(t, want, a.ticket("other"))
 }
+
+// Longer members make Redis turn a small sorted set into a large one.
+func TestTicketsOfUsualNamesAreShort(t *testing.T) {
+	lk := New(clusterClient(t, neverDial(t)))
+	a, err := lk.newAcquisition(t.Context(), opAcquire, "order:42", 30*time.Second, acquireOptions{})
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(a.ticket(newInbox(lk).id)), 64)
+}

@@ -583,7 +583,7 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 func TestATicketThatIsPassedOverIsToldToAskAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Minute)
-		_, err := r.ZAdd(lock.keys.queue, 1, "passed 60000 5 elsewhere")
+		_, err := r.ZAdd(lock.keys.queue, 1, "passed 60000 5 1 elsewhere")
 		require.NoError(t, err)
 		elsewhere := r.admin.PSubscribe(t.Context(), "lock:inbox:*")
 		defer elsewhere.Close()
@@ -613,7 +613,7 @@ func TestAWaiterThatWasPassedOverAsksAtOnce(t *testing.T) {
 		require.Len(t, tickets, 1)
 		ticket := strings.Fields(tickets[0])
 		before := r.requests(opAcquire)
-		require.NoError(t, r.admin.Publish(t.Context(), "lock:inbox:"+ticket[3], ticket[0]+" 0 0").Err())
+		require.NoError(t, r.admin.Publish(t.Context(), "lock:inbox:"+ticket[4], ticket[0]+" 0 0").Err())
 		synctest.Wait()
 		require.Equal(t, before+1, r.requests(opAcquire))
 		cancel()

@@ -1,14 +1,17 @@
 -- Stands before what hands the lock over.
 --
--- A ticket is "token ttl n inbox[ metadata]": all that is needed to acquire the
--- lock for a process that waits. It is told on the channel whose name is the first
--- n bytes of the lock's key (the prefix), "inbox:", and the inbox. "-" is none.
+-- A ticket is "token ttl n m inbox[ metadata]": all that is needed to acquire the
+-- lock for a process that waits. It is told on the channel whose name is the prefix
+-- of the lock's key, "inbox:", and the inbox. "-" is none. n is the length of the
+-- prefix and m that of the name behind it. They are counted from the end of the key,
+-- because a hook of the client may put a prefix of its own before the keys of a
+-- script, which a subscription does not pass.
 -- Up to 64 bytes, a few tickets make a compact sorted set.
 
 local function parse(ticket)
-  local token, ttl, n, inbox, metadata = string.match(ticket, '^(%S+) (%d+) (%d+) (%S+)(.*)$')
+  local token, ttl, n, m, inbox, metadata = string.match(ticket, '^(%S+) (%d+) (%d+) (%d+) (%S+)(.*)$')
   if not token then return nil end
-  return token, ttl, string.sub(KEYS[1], 1, tonumber(n)) .. 'inbox:' .. inbox, metadata
+  return token, ttl, string.sub(KEYS[1], -n - m, -m - 1) .. 'inbox:' .. inbox, metadata
 end
 
 -- Whether anybody still listens. The count that PUBLISH returns would include

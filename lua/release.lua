@@ -41,8 +41,8 @@ if now and (not last or #last == #now and last < now) then
     end
   else
     -- See queue.lua, for all that follows.
-    local token, ttl, n, inbox, metadata = string.match(popped, '^(%S+) (%d+) (%d+) (%S+)(.*)$')
-    local channel = token and string.sub(KEYS[1], 1, tonumber(n)) .. 'inbox:' .. inbox
+    local token, ttl, n, m, inbox, metadata = string.match(popped, '^(%S+) (%d+) (%d+) (%d+) (%S+)(.*)$')
+    local channel = token and string.sub(KEYS[1], -n - m, -m - 1) .. 'inbox:' .. inbox
     local listeners = token and redis.pcall('PUBSUB', 'NUMSUB', channel)
     local retention = ARGV[2]
     if token and (#ttl > #retention or #ttl == #retention and ttl > retention) then retention = ttl end

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -78,4 +79,31 @@ func TestServerAHookThatRewritesKeys(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestServerAHookThatRewritesKeysLeavesWaitersTheirPushes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	locker := func() *redislock.Locker {
+		client := r.relay.Client(t)
+		client.AddHook(prefixing{})
+		return r.lockerWith(client)
+	}
+	one, two := locker(), locker()
+	for round := range 5 {
+		name := fmt.Sprint("job ", round)
+		queued := func() bool { return r.direct.ZCard(ctx, "t:"+queueOf(name)).Val() == 1 }
+		lock := hold(t, one, name, time.Minute)
+		wait := started(func() (*redislock.Lock, error) { return two.Acquire(ctx, name, time.Minute) })
+		require.True(t, eventually(soon, queued), "no ticket is queued")
+		asked := r.relay.Requests(redistest.ArgContains("t:" + keyOf(name)))
+		require.NoError(t, lock.Release(ctx))
+		next, err := wait(t)
+		require.NoError(t, err)
+		assert.Equal(t, asked+1, r.relay.Requests(redistest.ArgContains("t:"+keyOf(name))), "the release alone")
+		assert.Equal(t, next.Token(), r.direct.Get(ctx, "t:"+keyOf(name)).Val())
+		require.NoError(t, next.Release(ctx))
+	}
+	assert.Empty(t, r.log.about())
 }

@@ -340,7 +340,7 @@ func TestServerForgedGrantsMakeNoHolder(t *testing.T) {
 	waiter := r.asleep(t)
 	wait := r.waiting(ctx, t, waiter, "a", time.Minute)
 	ticket := strings.Fields(r.direct.ZRange(ctx, queueOf("a"), 0, 0).Val()[0])
-	token, inbox := ticket[0], "lock:inbox:"+ticket[3]
+	token, inbox := ticket[0], "lock:inbox:"+ticket[4]
 	require.Equal(t, []string{inbox}, r.inboxes())
 	now := r.direct.Time(ctx).Val().UnixMicro()
 	past := now - time.Hour.Microseconds()
