@@ -2,7 +2,6 @@ package redislock_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,6 +81,41 @@ func ExampleLocker_WithLock_lost() {
 	// Output:
 	// stop working: true
 	// the work may have run twice
+}
+
+// report rebuilds a report under a lock. It is an example of the README.
+func report(ctx context.Context, locker *redislock.Locker) (err error) { // named: see the release
+	waiting, stop := context.WithTimeout(ctx, 10*time.Second) // for the waiting alone
+	defer stop()
+	lock, err := locker.Acquire(waiting, "report", time.Minute)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release(ctx)) }() // ErrNotHeld: it may have run twice
+
+	held, cancel := lock.Context(ctx) // ends with the lock
+	defer cancel()
+	return rebuild(held)
+}
+
+var rebuild = func(context.Context) error { fmt.Println("rebuilding"); return nil }
+
+// A deferred release adds what it has to say to the named result.
+func Example_byHand() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	locker := redislock.New(client)
+
+	fmt.Println("error:", report(context.Background(), locker))
+
+	rebuild = func(context.Context) error { server.FlushAll(); return nil }
+	err := report(context.Background(), locker)
+	fmt.Println("not held:", errors.Is(err, redislock.ErrNotHeld))
+	// Output:
+	// rebuilding
+	// error: <nil>
+	// not held: true
 }
 
 // Acquire waits as long as ctx allows. The lock then lasts for its lease, however
@@ -605,36 +639,6 @@ func ExampleError() {
 	// acquire lock:order:42 true
 	// contention: false error: true
 }
-
-// chargeOrder books a charge, unless a newer holder of the order's lock has been here.
-// It is the example of docs/fencing.md.
-func chargeOrder(ctx context.Context, db *sql.DB, order string, cents, fence int64) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() // does nothing after Commit
-
-	result, err := tx.ExecContext(ctx,
-		`UPDATE orders SET fence = ? WHERE id = ? AND fence < ?`, fence, order, fence)
-	if err != nil {
-		return err
-	}
-	switch rows, err := result.RowsAffected(); {
-	case err != nil:
-		return err
-	case rows == 0:
-		return errStaleFence // somebody with a newer fence has been here, or there is no such order
-	}
-	_, err = tx.ExecContext(ctx,
-		`INSERT INTO charges (order_id, cents) VALUES (?, ?)`, order, cents)
-	if err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
-var _ = chargeOrder // needs a database; the examples folder has one
 
 // One replica has to acknowledge each lock, or it does not count.
 func ExampleWithReplicas() {
