@@ -149,6 +149,12 @@ func withDoubtful(calls []*call, c *call) []*call {
 // first tries until there is an answer, or a failure that repeating does not
 // mend, or it failed a few times.
 func (a *acquisition) first(ctx context.Context) (out outcome) {
+	returned := false // a hook of the client may panic
+	defer func() {
+		if !returned {
+			a.undo(ctx)
+		}
+	}()
 	a.claim.limit(a.ttl)
 	for n := range attempts(ctx) {
 		if out = a.try(ctx, n == tries-1 && maybeAnothers(out.err)); out.err == nil || !worthRepeating(out.err) || a.claim.spent() {
@@ -156,6 +162,7 @@ func (a *acquisition) first(ctx context.Context) (out outcome) {
 		}
 	}
 	out.err = ended(ctx, out.err)
+	returned = true
 	return out
 }
 

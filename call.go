@@ -169,14 +169,14 @@ type subscriber interface {
 
 // newEngine chooses the engine for a client, which is one of a cluster if of is not nil.
 func newEngine(client Client, of topology, opts options) engine {
-	var e engine = &pipeline{client: client}
+	var e engine = &pipeline{client: client, logger: opts.logger}
 	var nodes *cluster
 	if of != nil {
-		nodes = newCluster(client, of)
+		nodes = newCluster(client, of, opts.logger)
 		e = nodes
 	}
 	if opts.replicas > 0 {
-		e = &replicated{engine: e, client: client, cluster: nodes, replicas: opts.replicas, timeout: opts.replicaTimeout}
+		e = &replicated{engine: e, client: client, cluster: nodes, logger: opts.logger, replicas: opts.replicas, timeout: opts.replicaTimeout}
 	}
 	return e
 }
@@ -207,6 +207,14 @@ func newCall(ctx context.Context, r request) *call {
 func (c *call) willFinish() {
 	c.finished = make(chan struct{})
 	c.done = c.finished
+}
+
+// interrupted is a call that nobody sees the end of, since a panic has come between. It is
+// over: the request was executed before that, or never.
+func interrupted(r request) *call {
+	c := newCall(context.Background(), r)
+	c.err = errInterrupted
+	return c
 }
 
 // finish ends the call, unless it has ended: a reply that comes after a call was given

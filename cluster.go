@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +19,9 @@ import (
 //
 // All keys of a lock stand in one slot, hence on one node (see keys.go).
 type cluster struct {
-	client Client      // for requests: it may be a wrapper
-	of     topology    // the same client, or what it wraps
+	client Client   // for requests: it may be a wrapper
+	of     topology // the same client, or what it wraps
+	logger *slog.Logger
 	known  atomic.Bool // the client knows the topology: asking it does not block any more
 
 	mu       sync.Mutex
@@ -28,8 +30,8 @@ type cluster struct {
 	reloaded time.Time            // when the last of them began
 }
 
-func newCluster(client Client, of topology) *cluster {
-	return &cluster{client: client, of: of, nodes: make(map[string]*pipeline)}
+func newCluster(client Client, of topology, logger *slog.Logger) *cluster {
+	return &cluster{client: client, of: of, logger: logger, nodes: make(map[string]*pipeline)}
 }
 
 func (c *cluster) start(ctx context.Context, r request) *call { return c.node(r).start(ctx, r) }
@@ -50,22 +52,24 @@ func (c *cluster) node(r request) *pipeline {
 	defer c.mu.Unlock()
 	p := c.nodes[addr]
 	if p == nil {
-		p = &pipeline{client: c.client, redirected: true, after: c.after, attend: func(batch []*call) func() { return c.attend(addr, batch) }}
+		p = &pipeline{client: c.client, logger: c.logger, redirected: true, after: c.after, attend: func(batch []*call) func() { return c.attend(addr, batch) }}
 		c.nodes[addr] = p
 	}
 	return p
 }
 
-// home is the primary of a key's slot, as far as the client knows.
+// home is the primary of a key's slot, as far as the client knows. It is asked by timers
+// and under locks, so a panic is none.
 func (c *cluster) home(key string) (addr string, on subscriber) {
 	if !c.known.Load() {
 		return "", nil
 	}
-	primary, err := c.of.MasterForKey(context.Background(), key)
-	if err != nil {
-		return "", nil // nobody serves the slot
-	}
-	return primary.Options().Addr, primary
+	catch(func() {
+		if primary, err := c.of.MasterForKey(context.Background(), key); err == nil { // else nobody serves the slot
+			addr, on = primary.Options().Addr, primary
+		}
+	}, func(err *strayError) { err.log(c.logger) })
+	return addr, on
 }
 
 func (c *cluster) after(failure error) {
@@ -78,7 +82,9 @@ func (c *cluster) after(failure error) {
 
 // suspect has the client load the topology anew, in the background. It does so at
 // most five times a second.
-func (c *cluster) suspect() { c.of.ReloadState(context.Background()) }
+func (c *cluster) suspect() {
+	catch(func() { c.of.ReloadState(context.Background()) }, func(err *strayError) { err.log(c.logger) })
+}
 
 const (
 	// silence is how long a node may take over a round trip until the topology is
@@ -143,10 +149,12 @@ func (c *cluster) reload() {
 	if !c.mayReload() {
 		return
 	}
-	c.look()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reloads--
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reloads--
+	}()
+	catch(c.look, func(err *strayError) { err.log(c.logger) })
 }
 
 // look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with

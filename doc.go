@@ -140,6 +140,12 @@
 // acquisition may travel in a batch. So a hook must not rely on a value of the context,
 // a tenant for example, to find the key.
 //
+// A hook, a mock, or a method of a wrapper that panics, or calls runtime.Goexit, fails
+// the calls whose request it was given, with an error that has the panic's text, and one
+// line at level Error in the log. Where the request travels in the caller's own goroutine,
+// which it does under a context that cannot end, a panic goes on there instead, and what
+// the request may have acquired is released in the background.
+//
 // # Clocks
 //
 // The clocks of the process and of the Redis server need not agree, but must run

@@ -174,10 +174,11 @@ var transientStates = []string{
 func isTransient(err error) bool {
 	var answer redis.Error
 	var several *quorumError
+	var stray *strayError
 	switch {
 	case errors.As(err, &several):
 		return !several.refused
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrNotReplicated):
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrNotReplicated), errors.As(err, &stray):
 		return false
 	case errors.As(err, &answer):
 		return hasState(answer, transientStates...)

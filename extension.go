@@ -111,6 +111,7 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 }
 
 func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error) {
+	defer l.wakeWatchdog() // what remains may be shorter than it knows
 	for n := range attempts(ctx) {
 		r := l.extendRequest(ttl, "set")
 		r.alone = n == tries-1 && maybeAnothers(err)
@@ -131,7 +132,6 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 			break
 		}
 	}
-	l.wakeWatchdog() // what remains may be shorter than it knows
 	return ended(ctx, err)
 }
 

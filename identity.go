@@ -28,18 +28,10 @@ func (q *quorum) identify() error {
 	defer cancel()
 	results := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
-		go func() {
-			err := q.verify(ctx, n)
-			n.remember(err)
-			if err != nil {
-				var unasked *unaskedError
-				if errors.As(err, &unasked) {
-					err = unasked.err // it was asked, here
-				}
-				err = fmt.Errorf("%s: %w", n, err)
-			}
-			results <- err
-		}()
+		go catch(func() { results <- n.identify(ctx) }, func(err *strayError) {
+			err.log(n.lk.opts.logger)
+			results <- fmt.Errorf("%s: %w", n, err)
+		})
 	}
 	for range q.nodes {
 		select {
@@ -52,6 +44,19 @@ func (q *quorum) identify() error {
 		}
 	}
 	return nil
+}
+
+func (n *node) identify(ctx context.Context) error {
+	err := n.q.verify(ctx, n)
+	n.remember(err)
+	if err == nil {
+		return nil
+	}
+	var unasked *unaskedError
+	if errors.As(err, &unasked) {
+		err = unasked.err // it was asked, here
+	}
+	return fmt.Errorf("%s: %w", n, err)
 }
 
 // verify finds out whether a node may vote, if that is not known yet.

@@ -157,8 +157,14 @@ func (in *inbox) setLive(live bool) (before bool) {
 func (in *inbox) listen() {
 	ctx := context.Background()
 	for b := (backoff{}); !in.idle(); {
-		err := in.subscribe(ctx)
-		if err == nil {
+		var err error
+		stray := false
+		catch(func() { err = in.subscribe(ctx) }, func(e *strayError) { // the goroutine may be at its end
+			stray = true
+			_ = in.setLive(false)
+			in.refused(e)
+		})
+		if err == nil || stray {
 			return
 		}
 		worked := in.setLive(false)

@@ -271,7 +271,8 @@ func (l *line) failed(err error) {
 // failure of Redis: it is due to the ctx or to the TTL of the one who failed, or a
 // panic.
 func isOwn(err error) bool {
-	return isContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted)
+	var stray *strayError
+	return isContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &stray)
 }
 
 // hold notes that lock stands in the key, unless it has ended by now.

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -38,6 +39,7 @@ type pipeline struct {
 	attend func([]*call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
 	after  func(failure error)         // told of what every round trip came to; may be nil
 
+	logger     *slog.Logger
 	redirected bool // the client sends a command again when another server is in charge
 
 	mu      sync.Mutex
@@ -116,15 +118,34 @@ func (p *pipeline) arrived(number int) {
 	}
 }
 
-// travel makes round trips as long as there are requests.
+// travel makes round trips as long as there are requests. Should a hook of the client end
+// its goroutine, another one goes on.
 func (p *pipeline) travel(number int, batch []*call) {
+	defer func() {
+		if batch != nil {
+			p.arrived(number)
+		}
+	}()
 	for batch != nil {
-		p.execute(batch)
+		p.venture(batch)
 		if len(batch) > 1 {
 			runtime.Gosched() // those who have their replies may have more to ask
 		}
 		number, batch = p.next(number)
 	}
+}
+
+// venture is execute for a goroutine that nobody's calls depend on: whatever the client
+// does, all calls of the batch are finished.
+func (p *pipeline) venture(batch []*call) {
+	catch(func() { p.execute(batch) }, func(err *strayError) {
+		err.log(p.logger)
+		for _, c := range batch {
+			if c != nil { // execute has removed those that were too late
+				c.finish("", err)
+			}
+		}
+	})
 }
 
 // next ends a trip, and begins another with those that wait, if any.

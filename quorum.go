@@ -281,15 +281,24 @@ func (n *node) start(ctx context.Context, limit time.Duration, r request, answer
 	c.willFinish()
 	go func() {
 		defer answered()
-		reply, err := "", n.q.verify(ctx, n)
-		if err == nil {
-			got := n.lk.engine.do(ctx, r)
-			reply, err = got.reply, got.err
-		}
-		n.remember(err)
-		c.finish(reply, err)
+		catch(func() { n.execute(ctx, r, c) }, func(err *strayError) {
+			err.log(n.lk.opts.logger)
+			n.remember(err)
+			c.finish("", err)
+		})
 	}()
 	return c
+}
+
+// execute makes a request of the node, and finishes its call.
+func (n *node) execute(ctx context.Context, r request, c *call) {
+	reply, err := "", n.q.verify(ctx, n)
+	if err == nil {
+		got := n.lk.engine.do(ctx, r)
+		reply, err = got.reply, got.err
+	}
+	n.remember(err)
+	c.finish(reply, err)
 }
 
 // remember keeps why a node failed, for later failures that have no more to say than

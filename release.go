@@ -65,7 +65,7 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 	}
 	r, begun := l.beginRelease()
 	if begun {
-		go l.run(context.WithoutCancel(ctx), r, false)
+		go l.runInBackground(context.WithoutCancel(ctx), r)
 	}
 	err := l.await(ctx, r, releaseWait{done: l.doneWith(r), hurry: hurry, grace: finishGrace, limit: limit})
 	switch {
@@ -148,9 +148,9 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 	switch {
 	case !begun:
 	case hurry == nil:
-		l.run(ctx, r, true)
+		l.run(ctx, r)
 	default:
-		go l.run(context.WithoutCancel(ctx), r, false)
+		go l.runInBackground(context.WithoutCancel(ctx), r)
 	}
 	return r, l.doneWith(r)
 }
@@ -265,19 +265,33 @@ func (l *Lock) result(r *release) error {
 
 var errInterrupted = errors.New("interrupted by a panic or runtime.Goexit")
 
-// run makes a release, and notes what it came to. Brief: there is no further try once the
-// lease is over.
-func (l *Lock) run(ctx context.Context, r *release, brief bool) {
+// run makes a release, and notes what it came to. Its caller waits, so there is no further
+// try once the lease is over.
+func (l *Lock) run(ctx context.Context, r *release) {
 	err := errInterrupted // until there is a result: a hook of the client may panic
-	defer func() {
-		if _, final := l.ending.peek(); final {
-			l.retire()
-		}
-		for _, f := range l.finishRelease(r, err) {
-			f()
-		}
-	}()
-	err = l.tryToRelease(ctx, brief)
+	defer func() { l.conclude(r, err) }()
+	err = l.tryToRelease(ctx, true)
+}
+
+// runInBackground is run for a goroutine of the package, in which a panic would end the
+// program.
+func (l *Lock) runInBackground(ctx context.Context, r *release) {
+	err := errInterrupted
+	defer func() { l.conclude(r, err) }()
+	catch(func() { err = l.tryToRelease(ctx, false) }, func(stray *strayError) {
+		stray.log(l.lk.opts.logger)
+		err = stray
+	})
+}
+
+// conclude ends a release, and does what is to be done then.
+func (l *Lock) conclude(r *release, err error) {
+	if _, final := l.ending.peek(); final {
+		l.retire()
+	}
+	for _, f := range l.finishRelease(r, err) {
+		f()
+	}
 }
 
 // finishRelease ends a release, and returns what is to be done now.
@@ -310,17 +324,9 @@ func (l *Lock) whenReleased(f func()) {
 func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
 	for n := range attempts(ctx) {
 		alone := n == tries-1 && maybeAnothers(err)
-		valid := l.mayRelease()
 		var found bool
-		if found, err = l.requestRelease(ctx, alone); err == nil {
+		if found, err = l.sendRelease(ctx, alone); err == nil {
 			return l.answered(found)
-		}
-		if maybeExecuted(err) {
-			l.sentInTime = l.sentInTime || valid
-			l.doubt()
-			l.endWith(&l.released)
-		} else {
-			l.ending.avert()
 		}
 		if !isTransient(err) || brief && l.expired() {
 			break
@@ -334,6 +340,25 @@ func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
 func (l *Lock) mayRelease() bool {
 	cause, _ := l.ending.peek()
 	return (cause == nil || cause == error(&l.released)) && !l.expired()
+}
+
+// sendRelease makes a request, and notes if it may have been executed without a reply,
+// also where a panic has come between.
+func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err error) {
+	valid := l.mayRelease()
+	err = errInterrupted
+	defer func() {
+		switch {
+		case err == nil:
+		case maybeExecuted(err):
+			l.sentInTime = l.sentInTime || valid
+			l.doubt()
+			l.endWith(&l.released)
+		default:
+			l.ending.avert()
+		}
+	}()
+	return l.requestRelease(ctx, alone)
 }
 
 // answered ends the lock after an answer of Redis.
@@ -367,20 +392,28 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
 	request.claim, request.alone, request.leaves = l.claim, alone, l
-	c, reply, err := l.lk.ask(ctx, request)
-	if isSplit(err) {
-		c, reply, err = l.lk.ask(ctx, request.releaseAlone())
-	}
+	var c *call
 	var r releaseReply
+	err := errInterrupted // until there is a result: a hook of the client may panic
+	defer func() {
+		if c == nil {
+			c = interrupted(request)
+		}
+		switch {
+		case next == nil:
+		case ticket == "":
+			l.lk.lines.askHead(l.keys.lock)
+		default:
+			l.lk.tell(ctx, next, c, r, err)
+		}
+	}()
+	answered, reply, failure := l.lk.ask(ctx, request)
+	if isSplit(failure) {
+		answered, reply, failure = l.lk.ask(ctx, request.releaseAlone())
+	}
+	c, err = answered, failure
 	if err == nil {
 		r, err = parseRelease(reply)
-	}
-	switch {
-	case next == nil:
-	case ticket == "":
-		l.lk.lines.askHead(l.keys.lock)
-	default:
-		l.lk.tell(ctx, next, c, r, err)
 	}
 	return r.found, err
 }

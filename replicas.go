@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,6 +23,7 @@ type replicated struct {
 	engine
 	client   Client
 	cluster  *cluster // nil if it is one server
+	logger   *slog.Logger
 	replicas int
 	timeout  time.Duration
 }
@@ -32,7 +34,10 @@ func (e *replicated) start(ctx context.Context, r request) *call {
 	}
 	c := newCall(ctx, r)
 	c.willFinish()
-	go e.acquire(c)
+	go catch(func() { e.acquire(c) }, func(err *strayError) {
+		err.log(e.logger)
+		c.finish("", err)
+	})
 	return c
 }
 

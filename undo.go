@@ -58,7 +58,8 @@ func (u *undoing) look() {
 	err := u.withdraw()
 	over := last // that it found something proves nothing: there may be more to come
 	if err != nil {
-		over = !isTransient(err)
+		var stray *strayError // which says nothing about the server
+		over = !isTransient(err) && !errors.As(err, &stray)
 	}
 	if over || time.Since(u.began)+u.pause > undoBound {
 		return
