@@ -136,10 +136,10 @@ func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
 }
 
-// replyLimit is the same, but leaves replicas the time to acknowledge, and the nodes of a
-// quorum theirs for two phases.
+// replyLimit is the same, but leaves replicas the time to acknowledge, also a batch before
+// the request's own, and the nodes of a quorum theirs for two phases.
 func (lk *Locker) replyLimit(ttl time.Duration) time.Duration {
-	limit := replyLimit(ttl) + lk.opts.replicaTimeout
+	limit := replyLimit(ttl) + 2*lk.opts.replicaTimeout
 	if lk.quorum == nil {
 		return limit
 	}
@@ -167,18 +167,18 @@ type subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
 
-// newEngine chooses the engine for a client, which is one of a cluster if of is not nil.
-func newEngine(client Client, of topology, opts options) engine {
-	var e engine = &pipeline{client: client, logger: opts.logger}
-	var nodes *cluster
-	if of != nil {
-		nodes = newCluster(client, of, opts.logger)
-		e = nodes
+// newEngine chooses the engine for a client.
+func newEngine(client Client, d deployment, opts options) engine {
+	replicas := newAcknowledgement(opts)
+	if d.cluster != nil {
+		return newCluster(client, d.cluster, replicas, opts.logger)
 	}
-	if opts.replicas > 0 {
-		e = &replicated{engine: e, client: client, cluster: nodes, logger: opts.logger, replicas: opts.replicas, timeout: opts.replicaTimeout}
+	plain := &pipeline{client: client, logger: opts.logger, redirected: !d.single}
+	if replicas == nil {
+		return plain
 	}
-	return e
+	acquiring := &pipeline{client: client, logger: opts.logger, redirected: !d.single, replicas: replicas, alone: !d.single}
+	return &replicated{pipeline: plain, acquiring: acquiring}
 }
 
 // call is one request on its way to Redis.

@@ -24,14 +24,22 @@ type cluster struct {
 	logger *slog.Logger
 	known  atomic.Bool // the client knows the topology: asking it does not block any more
 
+	replicas *acknowledgement // of acquisitions; nil: they need none
+
 	mu       sync.Mutex
-	nodes    map[string]*pipeline // by the address of the primary; "" while that is unknown
-	reloads  int                  // under way, see reload
-	reloaded time.Time            // when the last of them began
+	nodes    map[group]*pipeline
+	reloads  int       // under way, see reload
+	reloaded time.Time // when the last of them began
 }
 
-func newCluster(client Client, of topology, logger *slog.Logger) *cluster {
-	return &cluster{client: client, of: of, logger: logger, nodes: make(map[string]*pipeline)}
+// group is what shares a group commit.
+type group struct {
+	addr      string // of the primary; "" while that is unknown
+	acquiring bool   // replicas have to acknowledge it, see replicated
+}
+
+func newCluster(client Client, of topology, replicas *acknowledgement, logger *slog.Logger) *cluster {
+	return &cluster{client: client, of: of, replicas: replicas, logger: logger, nodes: make(map[group]*pipeline)}
 }
 
 func (c *cluster) start(ctx context.Context, r request) *call { return c.node(r).start(ctx, r) }
@@ -47,15 +55,28 @@ func (c *cluster) do(ctx context.Context, r request) *call {
 // node is the group commit for the node that a request is about. If its slot has
 // moved, the client follows the redirect all the same.
 func (c *cluster) node(r request) *pipeline {
-	addr, _ := c.home(r.key())
+	addr := c.place(r.key())
+	g := group{addr, c.replicas != nil && r.script == acquireScript}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.nodes[addr]
+	p := c.nodes[g]
 	if p == nil {
-		p = &pipeline{client: c.client, logger: c.logger, redirected: true, after: c.after, attend: func(batch []*call) func() { return c.attend(addr, batch) }}
-		c.nodes[addr] = p
+		p = &pipeline{
+			client: c.client, logger: c.logger, redirected: true, after: c.after,
+			attend: func(batch []*call) func() { return c.attend(addr, batch) },
+		}
+		if g.acquiring {
+			p.replicas, p.place, p.relocate, p.alone = c.replicas, c.place, c.look, addr == ""
+		}
+		c.nodes[g] = p
 	}
 	return p
+}
+
+// place is the address of home.
+func (c *cluster) place(key string) string {
+	addr, _ := c.home(key)
+	return addr
 }
 
 // home is the primary of a key's slot, as far as the client knows. It is asked by timers

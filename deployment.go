@@ -28,43 +28,51 @@ var (
 	shardedType  = reflect.TypeFor[sharded]()
 )
 
-// topologyOf is what a client knows of its cluster, or nil if it is no client of one. It
-// hangs on what the client can do, not on its type: a struct that embeds a client keeps
-// the methods. One that embeds an interface (redis.UniversalClient) has only those of the
-// interface, so what the interface holds is looked at, at any depth.
+// deployment is what a client stands for.
+type deployment struct {
+	cluster topology // nil: no cluster, as far as can be seen
+	single  bool     // it is known to be one server
+}
+
+// deploymentOf hangs on what the client can do, not on its type: a struct that embeds a
+// client keeps its methods. One that embeds an interface (redis.UniversalClient) has only
+// those of the interface, so what the interface holds is looked at, at any depth.
 //
 // It returns an error for a client that cannot hold locks, and for one that holds a
 // client of a cluster, but does not let anybody get at its methods. What is behind
-// methods and functions cannot be seen, and counts as one server.
-func topologyOf(client Client) (topology, error) {
+// methods and functions cannot be seen, and counts as one server, whose client may do
+// what that of a cluster does.
+func deploymentOf(client Client) (deployment, error) {
 	return look(reflect.ValueOf(client), 0)
 }
 
 // deepest is how many wrappers around one another are looked into. More are a cycle.
 const deepest = 16
 
-func look(v reflect.Value, depth int) (topology, error) {
+func look(v reflect.Value, depth int) (d deployment, err error) {
 	for v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}
 	switch {
 	case !v.IsValid() || depth == deepest:
-		return nil, nil
+		return d, nil
 	case v.Type().Implements(topologyType):
 		if !v.CanInterface() {
-			return nil, &hiddenError{v.Type()}
+			return d, &hiddenError{v.Type()}
 		}
-		return v.Interface().(topology), nil
+		d.cluster = v.Interface().(topology)
+		return d, nil
 	case v.Type().Implements(shardedType):
-		return nil, errRing
+		return d, errRing
 	case v.Type() == reflect.TypeFor[*redis.Client]():
-		return nil, nil
+		d.single = true
+		return d, nil
 	}
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
 	if v.Kind() != reflect.Struct {
-		return nil, nil
+		return d, nil
 	}
 	return lookInto(v, depth)
 }
@@ -72,7 +80,7 @@ func look(v reflect.Value, depth int) (topology, error) {
 // lookInto looks at the client that a struct wraps: what it embeds, or else a client
 // among its fields. With several of them nobody can tell which one it is, unless all are
 // of the same kind.
-func lookInto(v reflect.Value, depth int) (topology, error) {
+func lookInto(v reflect.Value, depth int) (d deployment, err error) {
 	var embedded, named []reflect.Value
 	for i := range v.NumField() {
 		switch field := v.Field(i); {
@@ -86,18 +94,25 @@ func lookInto(v reflect.Value, depth int) (topology, error) {
 	if len(embedded) == 1 {
 		return look(embedded[0], depth+1)
 	}
-	var why error
-	for _, field := range append(embedded, named...) {
-		found, err := look(field, depth+1)
-		if found != nil {
-			err = &hiddenError{reflect.TypeOf(found)}
+	candidates := append(embedded, named...)
+	d.single = len(candidates) > 0
+	usable := false // there is one to which requests may go
+	for _, field := range candidates {
+		found, wrong := look(field, depth+1)
+		switch {
+		case wrong != nil:
+			err = wrong
+		case found.cluster != nil:
+			err = &hiddenError{reflect.TypeOf(found.cluster)}
+		default:
+			usable = true
 		}
-		if err == nil {
-			return nil, nil // requests may go there
-		}
-		why = err
+		d.single = d.single && found.single
 	}
-	return nil, why
+	if usable {
+		err = nil
+	}
+	return d, err
 }
 
 func holdsClient(field reflect.Value) bool {

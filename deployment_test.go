@@ -109,7 +109,7 @@ func TestAClusterIsKnownHoweverItIsWrapped(t *testing.T) {
 	} {
 		lk := New(client, WithReplicas(1, time.Second))
 		require.True(t, lk.clustered, name)
-		require.IsType(t, (*cluster)(nil), lk.engine.(*replicated).engine, name)
+		require.IsType(t, (*cluster)(nil), lk.engine, name)
 		_, err := lk.keysFor("a}b")
 		require.ErrorIs(t, err, ErrInvalidName, name)
 		_, err = NewQuorum([]Client{one, client})
@@ -153,9 +153,9 @@ func TestOtherClientsCountAsOneServer(t *testing.T) {
 		"nobody can know":     function(func() redis.UniversalClient { return cluster }),
 		"a wrapper of itself": itself(),
 	} {
-		of, err := topologyOf(client)
+		d, err := deploymentOf(client)
 		require.NoError(t, err, name)
-		require.Nil(t, of, name)
+		require.Nil(t, d.cluster, name)
 		require.False(t, New(client).clustered, name)
 	}
 }

@@ -61,12 +61,12 @@ func New(client Client, opts ...Option) *Locker {
 	if isNil(client) {
 		panic("redislock: New(nil): a client is needed")
 	}
-	nodes, err := topologyOf(client)
+	d, err := deploymentOf(client)
 	if err != nil {
 		panic(fmt.Sprintf("redislock: New(%T): the client is %s", client, err))
 	}
 	o := newOptions(opts)
-	return newLocker(newEngine(client, nodes, o), nodes != nil, o)
+	return newLocker(newEngine(client, d, o), d.cluster != nil, o)
 }
 
 func newLocker(engine engine, clustered bool, opts options) *Locker {

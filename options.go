@@ -101,6 +101,14 @@ func WithPollInterval(d time.Duration) Option {
 // the client's ReadTimeout; Redis may take 100 ms longer to say that it is over. It is not
 // for a quorum.
 //
+// Acquisitions of one Locker that wait for replicas travel in batches: two at a time (on a
+// Cluster, two to each node), with one WAIT for all acquisitions of a batch, and apart
+// from all other requests. So they occupy two connections, and what keeps a lock never
+// waits for them. While replicas are silent, an acquisition may have to wait for a batch
+// before its own, and one that finds the lock taken hears of it only when the WAIT of its
+// batch is over. Should fewer than n have the last lock of a batch in time, all locks that
+// the batch has acquired count as not acknowledged.
+//
 // It narrows the window in which a failover forgets a lock and does not close it: a
 // replica that has not acknowledged can be the one that is promoted, and renewals and
 // releases are not waited for (Redis documentation, WAIT). It panics if n is negative, or

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -41,6 +42,11 @@ type pipeline struct {
 
 	logger     *slog.Logger
 	redirected bool // the client sends a command again when another server is in charge
+
+	replicas *acknowledgement        // what has to acknowledge each batch; nil: nothing
+	place    func(key string) string // of a cluster: the server of a key, as far as known
+	relocate func()                  // has the client look at the topology
+	alone    bool                    // nothing travels together: it may have to go to several servers
 
 	mu      sync.Mutex
 	trips   []trip  // under way, without those that are overdue
@@ -100,9 +106,17 @@ func (p *pipeline) leave(c *call) (number int, leaves bool) {
 // take nobody along any more.
 func (p *pipeline) hasRoom(now time.Time) bool {
 	if len(p.trips) == pipelines {
-		p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.Sub(t.left) >= overdue })
+		p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.Sub(t.left) >= p.overdue() })
 	}
 	return len(p.trips) < pipelines
+}
+
+// overdue is after what time a round trip does not count any more.
+func (p *pipeline) overdue() time.Duration {
+	if p.replicas != nil {
+		return overdue + p.replicas.longestWait()
+	}
+	return overdue
 }
 
 func (p *pipeline) begin(now time.Time) (number int) {
@@ -161,7 +175,11 @@ func (p *pipeline) next(ended int) (number int, batch []*call) {
 
 func (p *pipeline) take() []*call {
 	n := min(len(p.waiting), pipelined)
-	if i := slices.IndexFunc(p.waiting[:n], func(c *call) bool { return c.request.alone }); i >= 0 {
+	i := slices.IndexFunc(p.waiting[:n], func(c *call) bool { return c.request.alone })
+	switch {
+	case p.alone:
+		n = 1
+	case i >= 0:
 		n = max(i, 1)
 	}
 	batch := p.waiting[:n:n]
@@ -176,7 +194,7 @@ func (p *pipeline) take() []*call {
 func (p *pipeline) watch(now time.Time) {
 	if !p.watched {
 		p.watched = true
-		time.AfterFunc(overdue-now.Sub(p.trips[0].left), p.look)
+		time.AfterFunc(p.overdue()-now.Sub(p.trips[0].left), p.look)
 	}
 }
 
@@ -197,44 +215,100 @@ func (p *pipeline) look() {
 // forgotten (restart, failover, SCRIPT FLUSH): their source makes it know them again.
 func (p *pipeline) execute(batch []*call) {
 	batch = slices.DeleteFunc(batch, (*call).isTooLate)
-	forgotten := p.roundTrip(batch, false)
-	p.roundTrip(forgotten, true)
+	forgotten, elsewhere := p.roundTrip(batch, false)
+	_, more := p.roundTrip(forgotten, true)
+	if elsewhere = append(elsewhere, more...); len(elsewhere) > 0 {
+		if p.relocate != nil {
+			p.relocate()
+		}
+	}
+	for _, c := range elsewhere { // one by one: they need not be together any more
+		if _, still := p.roundTrip([]*call{c}, true); still != nil {
+			c.finish("", errElsewhere)
+		}
+	}
 }
 
 // roundTrip sends a batch, with the source of each script or by its name, and finishes
-// its calls, but for those whose script is not known by that.
-func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten []*call) {
-	commands := make([]once, len(batch))
-	for i, c := range batch {
-		commands[i].fill(c.ctx, &c.request, whole)
-		if p.redirected && len(batch) > 1 {
-			commands[i].count()
-		}
+// its calls, but for those whose script is not known by that, and those that were executed
+// elsewhere than the WAIT behind them.
+func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []*call) {
+	if len(batch) == 0 {
+		return nil, nil
 	}
+	commands := p.commands(batch, whole)
 	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend
 	for i, c := range batch {
-		if len(batch) > 1 {
-			commands[i].keep()
-		}
-		reply, failure := commands[i].result(trip)
+		reply, failure := p.result(commands, i, trip)
 		if failure != nil && isTransient(failure) {
 			worst = failure
 		}
-		if !whole && isNoScript(failure) {
+		switch {
+		case !whole && isNoScript(failure):
 			forgotten = append(forgotten, c)
-		} else {
+		case errors.Is(failure, errElsewhere):
+			elsewhere = append(elsewhere, c)
+		default:
 			c.finish(reply, failure)
 		}
 	}
-	if p.after != nil && len(batch) > 0 {
+	if p.after != nil {
 		p.after(worst)
 	}
-	return forgotten
+	return forgotten, elsewhere
+}
+
+// commands are those of a batch, and the WAIT behind them if replicas have to acknowledge
+// them.
+func (p *pipeline) commands(batch []*call, whole bool) []once {
+	n := len(batch)
+	if p.replicas != nil {
+		n++
+	}
+	commands := make([]once, n)
+	for i, c := range batch {
+		commands[i].fill(c.ctx, &c.request, whole)
+		if p.redirected && n > 1 {
+			commands[i].count()
+		}
+	}
+	if p.replicas != nil {
+		p.replicas.fill(batch[0].ctx, &commands[n-1], &commands[0], p.redirected)
+	}
+	return commands
+}
+
+// result is what became of one command of a trip.
+func (p *pipeline) result(commands []once, i int, trip error) (string, error) {
+	cmd := &commands[i]
+	if len(commands) > 1 {
+		cmd.keep()
+	}
+	reply, err := cmd.result(trip)
+	if p.replicas == nil {
+		return reply, err
+	}
+	if err != nil {
+		return "", passing(err)
+	}
+	return p.replicas.confirm(reply, &commands[len(commands)-1], p.together(cmd, &commands[0]))
+}
+
+// together tells whether a script and the WAIT behind the first of its batch went to the
+// same server.
+func (p *pipeline) together(cmd, first *once) bool {
+	switch {
+	case cmd.times == nil:
+		return true
+	case cmd.times.times > 1: // WAIT does not follow a redirect
+		return false
+	}
+	return cmd == first || p.place != nil && p.place(cmd.key()) == p.place(first.key())
 }
 
 func (p *pipeline) attended(batch []*call, commands []once) error {
-	if p.attend != nil && len(batch) > 0 {
+	if p.attend != nil {
 		defer p.attend(batch)()
 	}
 	return p.send(batch, commands)
@@ -243,10 +317,7 @@ func (p *pipeline) attended(batch []*call, commands []once) error {
 // send hands commands to the client, which notes in each what became of it. One by
 // itself goes the plain way, where the client's pool and hooks see it as any other.
 func (p *pipeline) send(batch []*call, commands []once) error {
-	switch len(commands) {
-	case 0:
-		return nil
-	case 1:
+	if len(commands) == 1 {
 		return p.client.Process(batch[0].ctx, &commands[0])
 	}
 	ctx, cancel := tripContext(batch)
@@ -260,8 +331,12 @@ func (p *pipeline) send(batch []*call, commands []once) error {
 }
 
 // tripContext ends with the last of the callers' deadlines, and never if one has
-// none. It carries nothing else of theirs: the trip is nobody's in particular.
+// none. It carries nothing else of theirs: the trip is nobody's in particular. One by
+// itself keeps its context.
 func tripContext(batch []*call) (context.Context, context.CancelFunc) {
+	if len(batch) == 1 {
+		return batch[0].ctx, func() {}
+	}
 	var last time.Time
 	for _, c := range batch {
 		deadline, limited := c.ctx.Deadline()

@@ -117,7 +117,8 @@ func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	}
 	q := &quorum{timeout: o.nodeTimeout}
 	for i, client := range clients {
-		lk := newLocker(newEngine(client, nil, o), false, o)
+		d, _ := deploymentOf(client) // checked before
+		lk := newLocker(newEngine(client, d, o), false, o)
 		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, lk: lk})
 	}
 	if err := q.identify(); err != nil {
@@ -137,10 +138,10 @@ func checkClients(clients []Client) error {
 		if isNil(client) {
 			return fmt.Errorf("client %d is nil", i+1)
 		}
-		switch of, err := topologyOf(client); {
+		switch d, err := deploymentOf(client); {
 		case err != nil:
 			return fmt.Errorf("client %d is %w", i+1, err)
-		case of != nil:
+		case d.cluster != nil:
 			return fmt.Errorf("client %d is a *redis.ClusterClient or a wrapper of one; a quorum needs single primaries, which do not fail over", i+1)
 		}
 		if !reflect.ValueOf(client).Comparable() { // all the way down: it may be a wrapper

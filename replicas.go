@@ -2,98 +2,125 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// replicated is an engine on which an acquisition counts only once enough replicas
-// have acknowledged it. All other requests pass.
-//
-// WAIT speaks of the writes of its own connection, so the script and WAIT go down one,
-// in a pipeline by themselves: WAIT blocks the connection, and everybody behind. A lock
-// that was handed over by somebody else is confirmed in the same way (see lockOf): the
-// script then writes the lease once more.
-//
-// Where too few have, it is the acquisition that frees the lock, since only it knows
-// that no other request of its is about to succeed.
+// replicated is the engine for one server on which an acquisition counts only once enough
+// replicas have acknowledged it. Acquisitions have a group commit of their own: WAIT
+// blocks a connection, and everything behind it on that connection, for as long as the
+// replicas take. All other requests, and above all what keeps a lock, never wait for it.
 type replicated struct {
-	engine
-	client   Client
-	cluster  *cluster // nil if it is one server
-	logger   *slog.Logger
+	*pipeline
+	acquiring *pipeline
+}
+
+func (e *replicated) start(ctx context.Context, r request) *call { return e.of(r).start(ctx, r) }
+
+func (e *replicated) do(ctx context.Context, r request) *call { return e.of(r).do(ctx, r) }
+
+func (e *replicated) of(r request) *pipeline {
+	if r.script == acquireScript {
+		return e.acquiring
+	}
+	return e.pipeline
+}
+
+// acknowledgement is what the replicas have to say to an acquisition.
+//
+// WAIT speaks of all writes that its own connection has made before. So it stands behind
+// the scripts of a batch, once for all of them, in the same pipeline. Too few replicas
+// for the last write may be enough for the first one, but nobody can tell.
+//
+// A lock that was handed over by somebody else is confirmed in the same way (see lockOf):
+// the script then writes the lease once more. Where too few replicas have it, it is the
+// acquisition that frees the lock, since only it knows that no other request of its is
+// about to succeed.
+type acknowledgement struct {
 	replicas int
 	timeout  time.Duration
 }
 
-func (e *replicated) start(ctx context.Context, r request) *call {
-	if r.script != acquireScript {
-		return e.engine.start(ctx, r)
+// newAcknowledgement is nil unless there are replicas to be waited for.
+func newAcknowledgement(opts options) *acknowledgement {
+	if opts.replicas == 0 {
+		return nil
 	}
-	c := newCall(ctx, r)
-	c.willFinish()
-	go catch(func() { e.acquire(c) }, func(err *strayError) {
-		err.log(e.logger)
-		c.finish("", err)
-	})
-	return c
+	return &acknowledgement{replicas: opts.replicas, timeout: opts.replicaTimeout}
 }
 
-func (e *replicated) do(ctx context.Context, r request) *call {
-	if r.script != acquireScript {
-		return e.engine.do(ctx, r)
-	}
-	if e.cluster != nil { // see (*cluster).do
-		c := e.start(ctx, r)
-		<-c.done
-		return c
-	}
-	c := newCall(ctx, r)
-	e.acquire(c)
-	return c
+// longestWait is how long a round trip may take that is not overdue. Redis looks ten
+// times a second whether the time of a WAIT is over.
+func (a *acknowledgement) longestWait() time.Duration {
+	return min(a.timeout, maxLease) + 200*time.Millisecond
 }
 
-func (e *replicated) acquire(c *call) {
-	if e.cluster != nil {
-		addr, _ := e.cluster.home(c.request.key())
-		defer e.cluster.attend(addr, []*call{c})()
+// fill makes cmd the WAIT behind a batch that begins with first.
+func (a *acknowledgement) fill(ctx context.Context, cmd, first *once, redirected bool) {
+	words := append(cmd.words[:0], "wait", a.replicas, milliseconds(a.timeout))
+	if !redirected {
+		cmd.Cmd = *redis.NewCmd(ctx, words...)
+		return
 	}
-	reply, err := e.acquireAndWait(c.ctx, &c.request, false)
-	if isNoScript(err) {
-		reply, err = e.acquireAndWait(c.ctx, &c.request, true)
-	}
-	c.finish(reply, err)
+	words[1] = &routed{replicas: a.replicas, to: first}
+	cmd.Cmd = *redis.NewCmd(ctx, words...)
+	cmd.SetFirstKeyPos(1)
 }
 
-// acquireAndWait makes one round trip, or two if the slot has moved: a cluster's client
-// follows that, but the client of one node does not.
-func (e *replicated) acquireAndWait(ctx context.Context, r *request, whole bool) (string, error) {
-	if e.cluster == nil {
-		return e.tripTo(ctx, e.client, r, whole)
-	}
-	reply, err := e.tripToPrimary(ctx, r, whole)
-	if _, moved := redis.IsMovedError(err); moved {
-		e.cluster.look()
-		reply, err = e.tripToPrimary(ctx, r, whole)
-	}
-	if err = passing(err); err == nil || isTransient(err) {
-		e.cluster.after(err)
-	}
-	return reply, err
+// routed is the first argument of a WAIT for a client that chooses among servers. WAIT has
+// no key, and would go to any of them. So its argument is declared to be a key: that of a
+// script, as hooks have left it, while what is written is the number. Asking the server
+// of the key directly was rejected, since it goes past the hooks of the client.
+type routed struct {
+	replicas int
+	to       *once
 }
 
-// tripToPrimary does not use the cluster's client itself, which sends WAIT to any node.
-func (e *replicated) tripToPrimary(ctx context.Context, r *request, whole bool) (string, error) {
-	node, err := e.cluster.of.MasterForKey(ctx, r.key())
-	if err != nil {
-		return "", err
-	}
-	return e.tripTo(ctx, node, r, whole)
+// MarshalBinary is what go-redis asks when it writes.
+func (a *routed) MarshalBinary() ([]byte, error) {
+	return strconv.AppendInt(nil, int64(a.replicas), 10), nil
 }
 
-// passing makes an error that passes of a redirect.
+// String is what go-redis asks when it looks for the slot.
+func (a *routed) String() string { return a.to.key() }
+
+// key is the lock's, as hooks have left it.
+func (cmd *once) key() string { return fmt.Sprint(cmd.words[3]) }
+
+// errElsewhere says that a script was executed on another server than the WAIT behind it.
+var errElsewhere = errors.New("the slot of the lock has moved")
+
+// confirm is what an acquisition came to, given the reply of its script.
+func (a *acknowledgement) confirm(reply string, wait *once, together bool) (string, error) {
+	answer, err := parseAcquire(reply)
+	switch {
+	case err != nil || !answer.acquired:
+		return reply, err
+	case !together:
+		return "", errElsewhere
+	}
+	return reply, a.enough(wait)
+}
+
+// enough is nil if WAIT says so.
+func (a *acknowledgement) enough(wait *once) error {
+	n, err := wait.Int()
+	switch {
+	case err == nil && n >= a.replicas:
+		return nil
+	case err != nil && maybeExecuted(err): // no reply: nothing is known
+		return err
+	case err != nil:
+		return &notReplicatedError{reason: err.Error()}
+	}
+	return &notReplicatedError{reason: fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, a.replicas, a.timeout)}
+}
+
+// passing makes an error that passes of a redirect that the client has not followed.
 func passing(err error) error {
 	if _, moved := redis.IsMovedError(err); moved {
 		return fmt.Errorf("the slot has moved: %s", err) // not wrapped: to be tried again
@@ -102,35 +129,4 @@ func passing(err error) error {
 		return fmt.Errorf("the slot is moving: %s", err)
 	}
 	return err
-}
-
-func (e *replicated) tripTo(ctx context.Context, client Client, r *request, whole bool) (string, error) {
-	script, wait := new(once), newOnce(ctx, "wait", e.replicas, milliseconds(e.timeout))
-	script.fill(ctx, r, whole)
-	pipe := client.Pipeline()
-	_ = pipe.Process(ctx, script) // only gathers
-	_ = pipe.Process(ctx, wait)
-	_, trip := pipe.Exec(ctx)
-	reply, err := script.result(trip)
-	if err != nil {
-		return "", err
-	}
-	if answer, err := parseAcquire(reply); err != nil || !answer.acquired {
-		return reply, err
-	}
-	return reply, e.enough(wait)
-}
-
-// enough is nil if WAIT says so.
-func (e *replicated) enough(wait *once) error {
-	n, err := wait.Int()
-	switch {
-	case err == nil && n >= e.replicas:
-		return nil
-	case err != nil && maybeExecuted(err): // no reply: nothing is known
-		return err
-	case err != nil:
-		return &notReplicatedError{reason: err.Error()}
-	}
-	return &notReplicatedError{reason: fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, e.replicas, e.timeout)}
 }

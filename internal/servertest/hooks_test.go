@@ -107,3 +107,31 @@ func TestServerAHookThatRewritesKeysLeavesWaitersTheirPushes(t *testing.T) {
 	}
 	assert.Empty(t, r.log.about())
 }
+
+// The hook is the cluster client's, and sees what WithReplicas sends, too.
+func TestServerAHookThatRewritesKeysOnACluster(t *testing.T) {
+	t.Parallel()
+	c := startShards(t)
+	ctx := t.Context()
+	c.wrap = func(client *redis.ClusterClient) redislock.Client {
+		client.AddHook(prefixing{})
+		return client
+	}
+	for kind, opts := range map[string][]redislock.Option{
+		"plain":        nil,
+		"WithReplicas": {redislock.WithReplicas(1, soon)},
+	} {
+		one, two := c.locker(t, opts...), c.locker(t, opts...)
+		for i := range 10 {
+			name := fmt.Sprintf("{%s%d}job", kind, i)
+			lock, err := one.TryAcquire(ctx, name, time.Minute)
+			require.NoError(t, err)
+			_, err = two.TryAcquire(ctx, name, time.Minute)
+			require.ErrorIs(t, err, redislock.ErrNotAcquired)
+			assert.Equal(t, lock.Token(), c.direct.Get(ctx, "t:"+keyOf(name)).Val())
+			assert.Empty(t, c.value(name))
+			require.NoError(t, lock.Release(ctx))
+			assert.Zero(t, c.direct.Exists(ctx, "t:"+keyOf(name)).Val())
+		}
+	}
+}
