@@ -22,6 +22,8 @@ type request struct {
 	claim  *claim         // of a quorum: what the request's token may have on which node
 	alone  bool           // it shares no round trip
 	leaves departure      // is told when it is sent; may be nil
+
+	progress *atomic.Int32 // of its call; nil until it has one
 }
 
 // departure is told that a request is about to be written to a connection: from then on
@@ -160,6 +162,8 @@ type engine interface {
 	home(key string) (addr string, on subscriber)
 	// suspect is told that a request had no reply in time.
 	suspect()
+	// shortage says that there is no free connection to the server of a key, or nothing.
+	shortage(key string) string
 }
 
 // subscriber is a client's method.
@@ -194,12 +198,23 @@ type call struct {
 
 	finished chan struct{} // is done; nil if nobody can wait for it
 	over     atomic.Bool   // reply and err are set, or about to be
+	progress atomic.Int32  // towards the server
 }
+
+// The progress of a call.
+const (
+	notHandedOver int32 = iota // others are before it
+	handedOver                 // to the client, which has not written it
+	mayBeWritten               // see (*once).Args
+)
 
 // newCall makes a call that is done by the one who asks.
 func newCall(ctx context.Context, r request) *call {
 	c := &call{ctx: ctx, request: r, sent: time.Now(), done: closed}
 	c.alone[0] = c
+	if c.request.progress == nil { // else it is the call of a quorum's node
+		c.request.progress = &c.progress
+	}
 	return c
 }
 
@@ -246,7 +261,7 @@ func (c *call) isTooLate() bool {
 func (lk *Locker) ask(ctx context.Context, r request) (*call, string, error) {
 	if ctx.Done() == nil {
 		c := lk.engine.do(ctx, r)
-		return c, c.reply, plainError(ctx, c.err, r.limit)
+		return c, c.reply, lk.plainError(ctx, c.err, c)
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel() // also frees a command that still waits for a connection
@@ -264,10 +279,10 @@ func (lk *Locker) ask(ctx context.Context, r request) (*call, string, error) {
 func (lk *Locker) result(ctx, bounded context.Context, c *call) (string, error) {
 	select {
 	case <-c.done:
-		return c.reply, plainError(ctx, c.err, c.request.limit)
+		return c.reply, lk.plainError(ctx, c.err, c)
 	default:
 		lk.engine.suspect()
-		return "", plainError(ctx, bounded.Err(), c.request.limit)
+		return "", lk.plainError(ctx, bounded.Err(), c)
 	}
 }
 
@@ -296,14 +311,23 @@ func (c *call) askedBefore(server int64) bool {
 
 // plainError tells the end of the caller's ctx from the end of our own limit:
 // both arrive as a context error of the bounded ctx.
-func plainError(ctx context.Context, err error, limit time.Duration) error {
+func (lk *Locker) plainError(ctx context.Context, err error, c *call) error {
 	switch {
 	case err == nil || !isContextError(err):
 		return err
 	case ctx.Err() != nil:
 		return contextError(ctx)
 	default:
-		return &noReplyError{waited: limit}
+		return c.noReply(c.request.limit, lk.engine)
+	}
+}
+
+// noReply is the error of a call whose time was over, with what is known of why.
+func (c *call) noReply(limit time.Duration, e engine) *noReplyError {
+	progress := c.request.progress.Load()
+	return &noReplyError{
+		waited: limit, progress: progress, never: progress != mayBeWritten && !c.underWay(),
+		shortage: e.shortage(c.request.key()),
 	}
 }
 

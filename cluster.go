@@ -107,6 +107,11 @@ func (c *cluster) suspect() {
 	catch(func() { c.of.ReloadState(context.Background()) }, func(err *strayError) { err.log(c.logger) })
 }
 
+func (c *cluster) shortage(key string) string {
+	_, primary := c.home(key)
+	return shortageOf(primary)
+}
+
 const (
 	// silence is how long a node may take over a round trip until the topology is
 	// looked at, and again after each silencePause.

@@ -117,6 +117,10 @@
 // requests gather, and then travel together, at most 64 at a time; one that has waited
 // for 25 ms leaves by itself.
 //
+// A request for which the client has no connection is not sent, and the error says so. In
+// a pool whose connections block elsewhere (BLPOP, XREAD with BLOCK) a lock cannot be
+// renewed and is lost: give locks a client of their own then.
+//
 // While somebody waits, and up to 4 seconds longer, a Locker has one goroutine and one
 // connection beside the pool for its inbox; on a Cluster one for each node on which a
 // name is waited for. Other goroutines run while a round trip is under way, one for each,

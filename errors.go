@@ -106,9 +106,27 @@ func quoteKey(key string) string {
 // noReplyError is the package's own time-out of one request. It is not a
 // context error: the caller's ctx has not ended, and a caller who checks for
 // context.DeadlineExceeded must not mistake one for the other.
-type noReplyError struct{ waited time.Duration }
+type noReplyError struct {
+	waited   time.Duration
+	progress int32  // of the call until then
+	never    bool   // nor will be
+	shortage string // of connections; empty: none that is known
+}
 
-func (e *noReplyError) Error() string { return fmt.Sprintf("no reply from Redis within %s", e.waited) }
+func (e *noReplyError) Error() string {
+	what, why := "nothing was sent to Redis", e.shortage
+	switch {
+	case e.progress == mayBeWritten:
+		what = "no reply from Redis"
+	case e.progress == handedOver && why == "":
+		why = "no connection was made"
+	}
+	text := fmt.Sprintf("%s within %s", what, e.waited)
+	if why != "" {
+		text += ": " + why
+	}
+	return text
+}
 
 // Timeout makes the error count as a time-out where net.Error conventions are
 // used.
@@ -296,14 +314,17 @@ func maybeExecuted(err error) bool {
 	var unsent *notSentError
 	var several *quorumError
 	var unasked *unaskedError
+	var silence *noReplyError
 	switch {
 	case errors.As(err, &several):
 		return several.maybeExecuted
 	case errors.As(err, &unasked):
 		return false
+	case errors.As(err, &silence):
+		return !silence.never
 	case err == nil, errors.Is(err, ErrNotReplicated): // it was, and is answered: see giveBack
 		return false
-	case errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout):
+	case errors.As(err, &answer), errors.As(err, &unsent), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
 	case errors.As(err, &network) && network.Op == "dial":
 		return false

@@ -3,11 +3,14 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -64,6 +67,25 @@ type trip struct {
 func (p *pipeline) home(string) (addr string, on subscriber) { return "", p.client }
 
 func (p *pipeline) suspect() {}
+
+func (p *pipeline) shortage(string) string { return shortageOf(p.client) }
+
+// shortageOf says that all connections of a client are in use, if it has a pool that says
+// so. (Counted in vain are those for pipelines, which go-redis has apart since 9.23.)
+func shortageOf(client any) string {
+	c, pooled := client.(interface {
+		PoolStats() *redis.PoolStats
+		Options() *redis.Options
+	})
+	if !pooled {
+		return ""
+	}
+	stats, size := c.PoolStats(), c.Options().PoolSize
+	if used := int(stats.TotalConns) - int(stats.IdleConns); used < size {
+		return ""
+	}
+	return fmt.Sprintf("all %d connections of the client are in use", size)
+}
 
 func (p *pipeline) start(ctx context.Context, r request) *call {
 	c := newCall(ctx, r)

@@ -227,6 +227,9 @@ func (q *quorum) start(ctx context.Context, r request) *call {
 // home is nowhere: nobody is told of a release.
 func (q *quorum) home(string) (addr string, on subscriber) { return "", nil }
 
+// shortage is told by each node.
+func (q *quorum) shortage(string) string { return "" }
+
 // suspect does nothing: each node has its own time-out.
 func (q *quorum) suspect() {}
 
@@ -282,7 +285,7 @@ func (n *node) start(ctx context.Context, limit time.Duration, r request, answer
 	c.willFinish()
 	go func() {
 		defer answered()
-		catch(func() { n.execute(ctx, r, c) }, func(err *strayError) {
+		catch(func() { n.execute(ctx, c) }, func(err *strayError) {
 			err.log(n.lk.opts.logger)
 			n.remember(err)
 			c.finish("", err)
@@ -291,11 +294,11 @@ func (n *node) start(ctx context.Context, limit time.Duration, r request, answer
 	return c
 }
 
-// execute makes a request of the node, and finishes its call.
-func (n *node) execute(ctx context.Context, r request, c *call) {
+// execute makes the request of a call of the node, and finishes the call.
+func (n *node) execute(ctx context.Context, c *call) {
 	reply, err := "", n.q.verify(ctx, n)
 	if err == nil {
-		got := n.lk.engine.do(ctx, r)
+		got := n.lk.engine.do(ctx, c.request)
 		reply, err = got.reply, got.err
 	}
 	n.remember(err)
@@ -319,11 +322,11 @@ func (n *node) remember(err error) {
 
 // failure puts the node before what happened to it, and the last trouble behind it, if
 // it was not asked or took too long.
-func (n *node) failure(err error, limit time.Duration) error {
+func (n *node) failure(err error, c *call, limit time.Duration) error {
 	var unasked *unaskedError
 	late := isContextError(err)
 	if late {
-		err = &noReplyError{waited: limit}
+		err = c.noReply(limit, n.lk.engine)
 	}
 	before := n.trouble.Load()
 	if before == nil || !late && !errors.As(err, &unasked) || errors.Is(err, *before) {

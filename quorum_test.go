@@ -269,7 +269,7 @@ func TestQuorumSaysWhichNodesFailAndWhy(t *testing.T) {
 		requireNoQuorum(t, err, 1, 2)
 		require.ErrorContains(t, err, "no quorum of 2 of 3 nodes")
 		require.ErrorContains(t, err, "connection refused")
-		require.ErrorContains(t, err, "no reply from Redis within")
+		require.ErrorContains(t, err, "nothing was sent to Redis within")
 		requireNotContextError(t, err)
 		q.nodes[2].net.flow()
 	})

@@ -117,9 +117,9 @@ func (t *tally) failure() error {
 		call := t.round.calls[i]
 		switch {
 		case v == noAnswer:
-			e.causes = append(e.causes, t.q.nodes[i].failure(t.causes[i], t.limit))
+			e.causes = append(e.causes, t.q.nodes[i].failure(t.causes[i], call, t.limit))
 		case v == noVote && call != nil && t.round.timedOut(): // else nobody has waited for it
-			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, t.limit))
+			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, call, t.limit))
 		}
 		e.maybeExecuted = e.maybeExecuted || call != nil &&
 			(v == voteYes || !call.answered() || v == noAnswer && call.err == nil) // the last: nobody can read what it says

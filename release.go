@@ -246,7 +246,7 @@ func unfinished(ctx context.Context, waited time.Duration) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}
-	return &noReplyError{waited: waited.Round(time.Millisecond)}
+	return &noReplyError{waited: waited.Round(time.Millisecond), progress: mayBeWritten}
 }
 
 func (l *Lock) result(r *release) error {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -102,6 +103,8 @@ type once struct {
 	words     [mostWords]any // the arguments
 	times     *counted       // that among them which counts, or nil
 	departing departing      // the last of them, if somebody is to be told when it is sent
+
+	progress *atomic.Int32 // of the call; nil: nobody wants to know
 }
 
 // fill makes cmd the command for a request, with the source of its script or by its name.
@@ -114,6 +117,18 @@ func (cmd *once) fill(ctx context.Context, r *request, whole bool) {
 		cmd.departing.tell(r.leaves, &words[len(words)-1])
 	}
 	cmd.Cmd = *redis.NewCmd(ctx, words...)
+	cmd.progress = r.progress
+	cmd.progress.CompareAndSwap(notHandedOver, handedOver)
+}
+
+// Args is what go-redis asks when it writes the command. Hooks ask too, and clients that
+// choose among servers: only if nobody has asked it is certain that nothing was written.
+// An argument that notes when it is written would know, but mocks compare arguments.
+func (cmd *once) Args() []any {
+	if cmd.progress != nil && cmd.progress.Load() != mayBeWritten {
+		cmd.progress.Store(mayBeWritten)
+	}
+	return cmd.Cmd.Args()
 }
 
 // newOnce makes a command that runs no script.
@@ -168,7 +183,7 @@ func (cmd *once) result(trip error) (string, error) {
 // unsent says so in err if the command was not sent. The error alone does not tell: a
 // connection that breaks while it is set up has the same as one that breaks later.
 func (cmd *once) unsent(err error) error {
-	if !cmd.departing.stayed(cmd.Args()) || !maybeExecuted(err) {
+	if !cmd.departing.stayed(cmd.Cmd.Args()) || !maybeExecuted(err) {
 		return err
 	}
 	return &notSentError{err}

@@ -351,7 +351,7 @@ var outages = map[string]struct {
 	text       string
 }{
 	"refused": {func(r *fakeRedis) { r.net.down() }, func(r *fakeRedis) { r.net.up() }, "connection refused"},
-	"silent":  {func(r *fakeRedis) { r.net.stall() }, func(r *fakeRedis) { r.net.flow() }, "no reply"},
+	"silent":  {func(r *fakeRedis) { r.net.stall() }, func(r *fakeRedis) { r.net.flow() }, " Redis within "},
 	"loading": {
 		func(r *fakeRedis) { r.answerWith(func(string) string { return "LOADING Redis is loading" }) },
 		func(r *fakeRedis) { r.answerWith(nil) }, "LOADING",
