@@ -185,6 +185,9 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 	if stands || a.queued || len(a.unanswered) > 0 || a.claim != nil {
 		a.undo(ctx)
 	}
+	if a.waiter.reported {
+		a.lk.reports.wait(ctx)
+	}
 	return nil, a.failed(err)
 }
 

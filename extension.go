@@ -26,6 +26,7 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 		err = l.extend(ctx, min(ttl, maxLease))
 	}
 	if err != nil {
+		l.logged(ctx, err)
 		return l.failed(opExtend, err)
 	}
 	return nil

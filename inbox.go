@@ -189,7 +189,7 @@ func (in *inbox) refused(err error) {
 	in.notBefore = time.Now().Add(inboxRefused)
 	in.mu.Unlock()
 	if warn {
-		in.lk.opts.logger.Warn("redislock: Redis refuses the subscription for pushes; waiting by polling",
+		in.lk.reports.warn("redislock: Redis refuses the subscription for pushes; waiting by polling",
 			"channel", in.channel, "error", err)
 	}
 }

@@ -101,8 +101,10 @@ type waiter struct {
 	stale      string        // a ticket with another inbox, which may stand in the queue: the slot has moved
 	strays     []*call       // releases that brought it along, and may yet be executed
 
-	grant *grant        // the first that has arrived, unless it was taken
-	wake  chan struct{} // it is due, or has a grant; nil while nobody sleeps on it
+	grant    *grant // the first that has arrived, unless it was taken
+	reported bool   // it has something in the log
+
+	wake chan struct{} // it is due, or has a grant; nil while nobody sleeps on it
 
 	before, behind *waiter // in its line
 }

@@ -26,7 +26,8 @@ type Client interface {
 // It has goroutines and connections of its own only for a time: a goroutine for each lock
 // held with a watchdog; one for each round trip under way, which may stay in the socket
 // until the client's time-outs when those who asked have left; one for a release or an
-// undoing that goes on in the background, for 15 seconds at most; and, while somebody
+// undoing that goes on in the background, for 15 seconds at most; one while there are
+// lines for the logger; and, while somebody
 // waits and up to 4 seconds longer, one with the connection on which Redis tells who has
 // the lock next (on a Cluster, for each node). While locks are held, and up to a second
 // longer, a timer compares the process's clocks once a second.
@@ -41,6 +42,7 @@ type Locker struct {
 	lines   lines
 	inboxes inboxes
 	doubts  doubts
+	reports reports
 
 	undoSlots chan struct{} // one for each look of an undoing
 }
@@ -70,7 +72,7 @@ func New(client Client, opts ...Option) *Locker {
 }
 
 func newLocker(engine engine, clustered bool, opts options) *Locker {
-	lk := &Locker{engine: engine, clustered: clustered, opts: opts, undoSlots: make(chan struct{}, undoSlots)}
+	lk := &Locker{engine: engine, clustered: clustered, opts: opts, reports: reports{logger: opts.logger}, undoSlots: make(chan struct{}, undoSlots)}
 	lk.retention = milliseconds(opts.fenceRetention)
 	lk.inboxes.lk = lk
 	return lk
@@ -240,6 +242,7 @@ func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, 
 			lost = nil // fn released it, gave it away, or has said so itself
 		}
 		err = join(err, lost, lock.finish(ctx, returned))
+		lock.logged(ctx, err)
 	}()
 	err = fn(held, lock)
 	returned = true
@@ -430,7 +433,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 
 // warn logs what a person should look into.
 func (lk *Locker) warn(message string, l *Lock, err error) {
-	lk.opts.logger.Warn(message, "key", l.keys.lock, "token", shortToken(l.token.text), "fence", l.fence, "error", err)
+	lk.reports.warn(message, "key", l.keys.lock, "token", shortToken(l.token.text), "fence", l.fence, "error", err)
 }
 
 func shortToken(token string) string {

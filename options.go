@@ -60,6 +60,12 @@ func WithPrefix(prefix string) Option {
 // lock, a release that finds nothing to release, and the begin of an outage
 // while waiting are warnings. Tokens are shortened to their first eight
 // characters, since a token is all that is needed to release a lock.
+//
+// The handler is called by one goroutine of the Locker at a time, which ends when
+// nothing is left to be written, and in the order of the events, after the contexts
+// concerned have ended. A slow or blocked handler holds up no lock: calls that have
+// reported something wait for its line, for 250 ms at most, and of 32768 lines that
+// wait the rest is counted and left out. If it panics, its line is lost.
 func WithLogger(logger *slog.Logger) Option {
 	return func(o *options) {
 		if logger != nil {

@@ -53,7 +53,16 @@ func (l *Lock) Release(ctx context.Context) error {
 		return l.failed(opRelease, errNoLock)
 	}
 	r, done := l.startRelease(ctx, ctx.Done())
-	return l.await(ctx, r, releaseWait{done: done, hurry: ctx.Done(), grace: releaseGrace})
+	err := l.await(ctx, r, releaseWait{done: done, hurry: ctx.Done(), grace: releaseGrace})
+	l.logged(ctx, err)
+	return err
+}
+
+// logged waits for the line in the log of an error that has one.
+func (l *Lock) logged(ctx context.Context, err error) {
+	if errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLost) {
+		l.lk.reports.wait(ctx)
+	}
 }
 
 // finish is WithLock's release. It runs in a goroutine of its own, since WithLock does

@@ -130,7 +130,8 @@ func (w *waiter) question() (r request, expecting bool) {
 // warnOfOutage logs one line for each time that Redis fails while we wait.
 func (w *waiter) warnOfOutage() {
 	if err := w.a.lk.lines.newOutage(w.line); err != nil {
-		w.a.lk.opts.logger.Warn("redislock: waiting for a lock while Redis does not serve",
+		w.reported = true
+		w.a.lk.reports.warn("redislock: waiting for a lock while Redis does not serve",
 			"key", w.a.keys.lock, "error", err)
 	}
 }
