@@ -27,10 +27,10 @@ type Client interface {
 // held with a watchdog; one for each round trip under way, which may stay in the socket
 // until the client's time-outs when those who asked have left; one for a release or an
 // undoing that goes on in the background, for 15 seconds at most; one while there are
-// lines for the logger; and, while somebody
-// waits and up to 4 seconds longer, one with the connection on which Redis tells who has
-// the lock next (on a Cluster, for each node). While locks are held, and up to a second
-// longer, a timer compares the process's clocks once a second.
+// lines for the logger; and, while somebody waits and up to 4 seconds longer, one with the
+// connection on which Redis tells who has the lock next (on a Cluster, for each node).
+// While locks are held, and up to a second longer, a timer compares the process's clocks
+// once a second.
 type Locker struct {
 	engine    engine
 	quorum    *quorum // the engine, if it is one
