@@ -204,6 +204,56 @@ func isTransient(err error) bool {
 	return true
 }
 
+// setUpAnswers begin what servers answer only to the commands by which a client sets up
+// a connection. Most often go-redis hands on the answer as it is, so that only its words
+// tell. Sources: server.c, acl.c and networking.c of Redis 5 to 8 and Valkey 8.
+var setUpAnswers = []string{
+	"NOAUTH", "WRONGPASS", // no script says that the client is not authenticated
+	"ERR invalid password", "ERR Client sent AUTH", "ERR AUTH ", "ERR DB index",
+}
+
+// setUpCommands are those that this package never sends itself, as they are named by an
+// answer that a user must not run them ("... permissions to run the 'select' command").
+var setUpCommands = []string{"hello", "auth", "select", "client", "readonly"}
+
+// setUpSteps are what go-redis puts before the answer where it does not hand it on as it
+// is: on the connections of subscriptions.
+var setUpSteps = []string{
+	"failed to authenticate: ", "failed to initialize connection options: ", "failed to enable maintnotifications: ",
+}
+
+// isSetUp tells whether err is an answer of the server by which no connection could be
+// set up, and not one to the command itself. A password that is being rotated looks so,
+// and a user whose rights are being changed. (Without a password go-redis sends the
+// command all the same, and the answer is its own.)
+//
+// To count how often the command was written to a connection would tell for sure. It was
+// rejected, since hooks of the client would find an argument that is no string.
+func isSetUp(err error) bool {
+	var answer redis.Error
+	if !errors.As(err, &answer) {
+		return false
+	}
+	text, said := err.Error(), answer.Error()
+	return slices.ContainsFunc(setUpAnswers, func(begin string) bool { return strings.HasPrefix(said, begin) }) ||
+		strings.HasPrefix(said, "NOPERM") && slices.ContainsFunc(setUpCommands, func(command string) bool {
+			return strings.Contains(said, "run the '"+command+"'") || strings.Contains(said, "run the '"+command+"|")
+		}) ||
+		slices.ContainsFunc(setUpSteps, func(step string) bool { return strings.Contains(text, step) })
+}
+
+// isOutage tells whether one who has time should wait for the same request to succeed.
+// That is so for what is transient, and where connections cannot be set up. The first
+// request of a caller is not repeated for the latter: a wrong password should be heard
+// of at once.
+func isOutage(err error) bool {
+	var several *quorumError
+	if errors.As(err, &several) {
+		return !several.hopeless
+	}
+	return isTransient(err) || isSetUp(err)
+}
+
 // commonAnswers begin the answers of a server that do not depend on what was asked for,
 // but on the server, the key and the user. A text that has them further in does not
 // count: it may quote arguments.

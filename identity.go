@@ -120,7 +120,7 @@ func (n *node) runID(ctx context.Context) (string, error) {
 	var answer redis.Error
 	switch {
 	case err == nil:
-	case errors.As(err, &answer) && !isTransient(err) && !hasState(answer, "NOPERM", "NOAUTH", "WRONGPASS"):
+	case errors.As(err, &answer) && !isOutage(err) && !hasState(answer, "NOPERM"):
 		return "", nil
 	default:
 		return "", fmt.Errorf("INFO: %w", err)

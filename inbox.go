@@ -169,7 +169,7 @@ func (in *inbox) listen() {
 		}
 		worked := in.setLive(false)
 		switch {
-		case !isTransient(err):
+		case !isOutage(err):
 			in.refused(err)
 			return
 		case worked:

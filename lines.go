@@ -585,7 +585,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	switch {
 	case out.lock != nil:
 	case out.err != nil:
-		if isTransient(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
+		if isOutage(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
 			l.outage, l.sufferer = out.err, w
 		}
 		if partlyHeld(out.err) {
@@ -617,7 +617,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 // verdict on a failure: nil if it is waited out.
 func (w *waiter) verdict(err error) error {
 	if w.line.contended {
-		if !isTransient(err) {
+		if !isOutage(err) {
 			return err
 		}
 		return nil

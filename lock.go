@@ -111,9 +111,10 @@ func (lk *Locker) fenceRetention(ttl time.Duration) any {
 // each waiting for at most the TTL (but 1 s at least and 5 s at most) or as long as
 // the client's time-outs say, then its error is returned. Errors of the server
 // (wrong type, no permission, out of memory, read-only) are returned at once.
-// While already waiting, Acquire waits out outages as well, until ctx ends. A ttl
-// below [MinTTL] gives [ErrInvalidTTL] and an empty name [ErrInvalidName], without
-// any traffic.
+// While already waiting, Acquire waits out outages as well, until ctx ends. That
+// connections cannot be set up (a password that is being rotated) is an outage then;
+// as a first answer it is returned at once. A ttl below [MinTTL] gives
+// [ErrInvalidTTL] and an empty name [ErrInvalidName], without any traffic.
 //
 // Whenever an error is returned, no lock is left behind: what a lost or late
 // request may have acquired is released in the background, within 15 seconds.

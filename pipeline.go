@@ -263,7 +263,7 @@ func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []
 	var worst error // of those that time may mend
 	for i, c := range batch {
 		reply, failure := p.result(commands, i, trip)
-		if failure != nil && isTransient(failure) {
+		if failure != nil && isOutage(failure) {
 			worst = failure
 		}
 		switch {

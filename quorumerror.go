@@ -15,7 +15,8 @@ type quorumError struct {
 	yes, no     int
 	causes      []error // by node, in its words; without those that voted
 
-	refused       bool // so many nodes refuse for good that waiting does not help
+	refused       bool // so many nodes refuse that trying again at once does not help
+	hopeless      bool // and that waiting does not help: see isOutage
 	maybeExecuted bool // on one of the nodes at least
 }
 
@@ -58,7 +59,8 @@ type tally struct {
 	votes   []vote
 	causes  []error // of noAnswer
 	yes, no int
-	refused int // of those that failed: for good
+
+	refused, hopeless int // of those that failed: see quorumError
 }
 
 func newTally(q *quorum, ro *round, limit time.Duration) *tally {
@@ -71,6 +73,9 @@ func (t *tally) add(node int, v vote, err error) {
 		t.causes[node] = err
 		if !isTransient(err) {
 			t.refused++
+		}
+		if !isOutage(err) {
+			t.hopeless++
 		}
 	}
 	t.votes[node] = v
@@ -111,7 +116,7 @@ func (t *tally) voted(v vote) (nodes []int) {
 func (t *tally) failure() error {
 	e := &quorumError{
 		nodes: len(t.q.nodes), need: t.q.majority(), yes: t.yes, no: t.no,
-		refused: t.refused > t.minority(),
+		refused: t.refused > t.minority(), hopeless: t.hopeless > t.minority(),
 	}
 	for i, v := range t.votes {
 		call := t.round.calls[i]

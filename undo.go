@@ -59,7 +59,7 @@ func (u *undoing) look() {
 	over := last // that it found something proves nothing: there may be more to come
 	if err != nil {
 		var stray *strayError // which says nothing about the server
-		over = !isTransient(err) && !errors.As(err, &stray)
+		over = !isOutage(err) && !errors.As(err, &stray)
 	}
 	if over || time.Since(u.began)+u.pause > undoBound {
 		return
