@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -179,11 +180,26 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// transientStates are the answers of a server that is there but cannot serve
-// yet: it starts, runs a long script, fails over or moves slots.
+// transientStates are the answers of a server that is there but cannot serve yet. They
+// are the same in Redis 6.2, 7.0, 7.4 and 8.0 and in Valkey 8.0, taken from the texts in
+// their programs; where a text behind the code differs, only the code counts. ("BUSY
+// Valkey is busy", "LOADING Dragonfly is loading".)
+//
+// Left out on purpose: MISCONF and OOM, which last until somebody mends them, and which
+// an acquisition has to report at once; UNBLOCKED, which among our commands only WAIT can
+// get (see acknowledgement); and what only other commands are answered: UNKILLABLE and
+// NOTBUSY (SCRIPT KILL), NOGOODSLAVE and INPROG (SENTINEL FAILOVER), NOMASTERLINK (PSYNC),
+// IOERR (MIGRATE), EXECABORT (EXEC), and Valkey's REDIRECT, which a client has to ask for.
 var transientStates = []string{
-	"LOADING", "BUSY", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS",
+	"LOADING",     // it has started, or is a replica that gets the data of its primary
+	"BUSY",        // it runs a long script, or a long command of a module
+	"READONLY",    // it has become a replica
+	"MASTERDOWN",  // it is a replica without a primary (replica-serve-stale-data no)
+	"NOREPLICAS",  // it has too few replicas (min-replicas-to-write)
+	"CLUSTERDOWN", // "The cluster is down", "Hash slot not served"
+	"TRYAGAIN",    // the slot is moving
 	"max number of clients reached",
+	"max number of clients + cluster connections reached", // of a cluster's node
 }
 
 // isTransient tells whether the same request may succeed a moment later. It is
@@ -254,9 +270,8 @@ func isOutage(err error) bool {
 	return isTransient(err) || isSetUp(err)
 }
 
-// commonAnswers begin the answers of a server that do not depend on what was asked for,
-// but on the server, the key and the user. A text that has them further in does not
-// count: it may quote arguments.
+// commonAnswers are the answers of a server that do not depend on what was asked for, but
+// on the server, the key and the user.
 var commonAnswers = append([]string{"WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS", "OOM", "MISCONF"}, transientStates...)
 
 // everybodys is the part of a failure with which every other caller's request for the
@@ -274,8 +289,7 @@ func everybodys(err error) error {
 	case isContextError(err), isTimeout(err): // also of a dial: it may be the caller's ctx that has ended
 		return nil
 	case errors.As(err, &answer):
-		text := strings.TrimPrefix(answer.Error(), "ERR ")
-		if slices.ContainsFunc(commonAnswers, func(state string) bool { return strings.HasPrefix(text, state) }) {
+		if hasState(answer, commonAnswers...) {
 			return answer
 		}
 	case errors.Is(err, redis.ErrClosed):
@@ -326,22 +340,37 @@ func isSplit(err error) bool {
 	if err == nil {
 		return false // most often; errors.As would allocate
 	}
-	var answer redis.Error
 	var several *quorumError // whose nodes are no cluster
-	return !errors.As(err, &several) && errors.As(err, &answer) && hasState(answer, "TRYAGAIN")
+	return !errors.As(err, &several) && hasState(err, "TRYAGAIN")
 }
 
-// hasState looks for a state anywhere in the text, not only at its start: an
-// error raised inside a script is reported with a prefix.
-func hasState(answer error, states ...string) bool {
-	text := answer.Error()
-	for _, state := range states {
-		if strings.Contains(text, state) {
-			return true
-		}
+// beforeState matches what may stand before the state in an answer: "ERR", where an error
+// was raised inside a script (until Redis 6.2), and what a proxy puts before it, which is
+// a word and a colon. What follows a word without one is a text, and may quote a key or
+// metadata.
+var beforeState = regexp.MustCompile(`^(?:-?ERR |Error (?:running|compiling) script(?: \([^)]*\))?: |[\w@.-]*:(?: ?\d+:)? )*-?`)
+
+// hasState tells whether err is an answer of the server that begins with one of these
+// states. Of a quorum the answer of any node counts.
+func hasState(err error, states ...string) bool {
+	var several *quorumError
+	if errors.As(err, &several) {
+		return slices.ContainsFunc(several.causes, func(cause error) bool { return hasState(cause, states...) })
 	}
-	return false
+	var answer redis.Error
+	if !errors.As(err, &answer) {
+		return false
+	}
+	text := answer.Error()
+	text = text[len(beforeState.FindString(text)):]
+	return slices.ContainsFunc(states, func(state string) bool {
+		behind, found := strings.CutPrefix(text, state)
+		return found && !startsWithLetter(behind)
+	})
 }
+
+// startsWithLetter tells BUSYKEY from BUSY.
+func startsWithLetter(s string) bool { return s != "" && (s[0]|0x20 >= 'a' && s[0]|0x20 <= 'z') }
 
 // maybeLate tells whether a request that ended in err can still be executed at any
 // time: nobody has seen its connection end.

@@ -189,14 +189,12 @@ func (cmd *once) unsent(err error) error {
 	return &notSentError{err}
 }
 
-// isNoScript looks at the whole text of a server's answer: proxies and some
-// servers put a prefix before the code.
+// isNoScript tells whether the server does not know the script of a request.
 func isNoScript(err error) bool {
 	if err == nil {
 		return false // most often; errors.As would allocate
 	}
-	var answer redis.Error
-	return errors.As(err, &answer) && hasState(answer, "NOSCRIPT")
+	return hasState(err, "NOSCRIPT")
 }
 
 // Replies of the scripts. A reply of another shape comes from no server that
