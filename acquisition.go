@@ -100,7 +100,7 @@ func (a *acquisition) request(t ticketing) request {
 	} else {
 		r = acquireScript.request(limit, a.keys.all(), a.token.arg, value, ttl, retention, t.ticket, a.lk.queueLifetime(), t.place, t.stale)
 	}
-	r.ttl, r.claim = a.ttl, a.claim
+	r.ttl, r.claim, r.leaves = a.ttl, a.claim, unobserved{}
 	return r
 }
 
@@ -125,9 +125,9 @@ func (a *acquisition) outcome(c *call, reply string, err error) outcome {
 	return outcome{lock: a.lk.newLock(a, grant{fence: r.fence, server: r.server, anchor: c.sent})}
 }
 
-// doubt notes that the outcome of c is not known. Of those that have ended, one that
-// was answered and one that was not stand for all, so that a long outage does not
-// fill the memory.
+// doubt notes that the outcome of c is not known. Of those that have ended and may have
+// left something, one that was answered and one that was not stand for all, so that a
+// long outage does not fill the memory.
 func (a *acquisition) doubt(c *call) { a.unanswered = withDoubtful(a.unanswered, c) }
 
 func withDoubtful(calls []*call, c *call) []*call {
@@ -138,6 +138,9 @@ func withDoubtful(calls []*call, c *call) []*call {
 		}
 		seen := &lost
 		if c.answered() {
+			if c.leftNothing() {
+				return true
+			}
 			seen = &answered
 		}
 		again := *seen
@@ -177,13 +180,13 @@ func worthRepeating(err error) bool {
 func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock, error) {
 	if err == nil {
 		if len(a.unanswered) > 0 && a.claim == nil {
-			go a.settle(lock)
+			a.settle(lock)
 		}
 		return lock, nil
 	}
 	stands := errors.Is(err, ErrNotReplicated) && a.claim == nil && !a.giveBack(ctx)
 	if stands || a.queued || len(a.unanswered) > 0 || a.claim != nil {
-		a.undo(ctx)
+		a.takeBack(ctx, stands || a.queued)
 	}
 	if a.waiter.reported {
 		a.lk.reports.wait(ctx)

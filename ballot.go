@@ -380,8 +380,9 @@ func (b *ballot) release() (string, error) {
 func (b *ballot) sweep(judge judge, answered []bool) {
 	b.countLate(judge)
 	for node, doubtful := range b.doubtful {
-		if len(doubtful) > 0 || !answered[node] && b.claim.holds(node) {
-			b.claim.undoNode(context.WithoutCancel(b.ctx), node, doubtful)
+		stands := !answered[node] && b.claim.holds(node)
+		if len(doubtful) > 0 || stands {
+			b.claim.undoNode(b.ctx, node, stands, doubtful)
 		}
 	}
 }

@@ -30,6 +30,12 @@ type request struct {
 // it may be executed. It may be told more than once, and in any goroutine.
 type departure interface{ departs() }
 
+// unobserved is for requests of which only the error is to say whether they were sent: what
+// was not has nothing to undo.
+type unobserved struct{}
+
+func (unobserved) departs() {}
+
 // mostWords has an acquisition with a ticket. A longer request panics when it is made.
 const mostWords = 3 + 3 + 8
 
@@ -164,6 +170,9 @@ type engine interface {
 	suspect()
 	// shortage says that there is no free connection to the server of a key, or nothing.
 	shortage(key string) string
+	// at is the group commit for the server with this address, as home says it; nil on a
+	// quorum, whose nodes have each a Locker.
+	at(addr string) *pipeline
 }
 
 // subscriber is a client's method.
@@ -199,6 +208,7 @@ type call struct {
 	finished chan struct{} // is done; nil if nobody can wait for it
 	over     atomic.Bool   // reply and err are set, or about to be
 	progress atomic.Int32  // towards the server
+	watchers atomic.Pointer[watcher]
 }
 
 // The progress of a call.
@@ -207,6 +217,15 @@ const (
 	handedOver                 // to the client, which has not written it
 	mayBeWritten               // see (*once).Args
 )
+
+// watcher is called when a call is done. It is one of a list.
+type watcher struct {
+	f    func()
+	next *watcher
+}
+
+// nobodyElse stands in the place of the watchers of a call that is done.
+var nobodyElse watcher
 
 // newCall makes a call that is done by the one who asks.
 func newCall(ctx context.Context, r request) *call {
@@ -239,8 +258,32 @@ func (c *call) finish(reply string, err error) {
 		return
 	}
 	c.reply, c.err = reply, err
-	if c.finished != nil {
-		close(c.finished)
+	if c.finished == nil {
+		return
+	}
+	close(c.finished)
+	for w := c.watchers.Swap(&nobodyElse); w != nil; w = w.next {
+		w.f()
+	}
+}
+
+// whenDone has f called once the call is done: at once if it is. f must not block. It
+// takes the place of a goroutine that waits.
+func (c *call) whenDone(f func()) {
+	if c.finished == nil {
+		f()
+		return
+	}
+	w := &watcher{f: f}
+	for {
+		w.next = c.watchers.Load()
+		if w.next == &nobodyElse {
+			f()
+			return
+		}
+		if c.watchers.CompareAndSwap(w.next, w) {
+			return
+		}
 	}
 }
 
@@ -298,6 +341,17 @@ func (c *call) underWay() bool {
 // answered tells whether the server has replied, so that the request cannot be
 // executed any more.
 func (c *call) answered() bool { return !c.underWay() && !maybeExecuted(c.err) }
+
+// leftNothing tells whether a call that was answered has left nothing in Redis: neither
+// lock nor ticket.
+func (c *call) leftNothing() bool {
+	if c.err != nil {
+		return !errors.Is(c.err, ErrNotReplicated)
+	}
+	var n [4]int64 // in all replies the first says whether there is something, and the last of four whether it is queued
+	_, err := integers(c.reply, n[:])
+	return err == nil && n[0] == 0 && n[3] == 0
+}
 
 // askedBefore tells whether the request is a question that is known to have been
 // executed before a time of the server.

@@ -13,7 +13,8 @@ type claim struct {
 	q     *quorum
 	keys  lockKeys
 	token lockToken
-	value string    // what the lock key holds
+	value string // what the lock key holds
+	ttl   time.Duration
 	until time.Time // when a TryAcquire has to be over; zero: no limit
 
 	mu       sync.Mutex
@@ -44,7 +45,7 @@ func (lk *Locker) newClaim(a *acquisition) *claim {
 		return nil
 	}
 	q := lk.quorum
-	return &claim{q: q, keys: a.keys, token: a.token, value: a.value(), stakes: make([]stake, len(q.nodes))}
+	return &claim{q: q, keys: a.keys, token: a.token, value: a.value(), ttl: a.ttl, stakes: make([]stake, len(q.nodes))}
 }
 
 // adoptedClaim is the claim of a lock that was acquired elsewhere: nobody here knows
@@ -231,8 +232,10 @@ func (c *claim) retake(ctx context.Context, node int, record string, ttl time.Du
 		return
 	}
 	limit, retention := c.q.nodeTimeout(ttl), c.q.nodes[node].lk.fenceRetention(ttl)
-	c.take(ctx, limit, retakeScript.request(limit, c.keys.all()[:2],
-		c.token.arg, c.value, milliseconds(ttl), retention, c.fence, record), []int{node})
+	r := retakeScript.request(limit, c.keys.all()[:2],
+		c.token.arg, c.value, milliseconds(ttl), retention, c.fence, record)
+	r.leaves = unobserved{}
+	c.take(ctx, limit, r, []int{node})
 }
 
 // release sends a release, and ends the claim. It returns the nodes that may yet be
@@ -273,34 +276,23 @@ func (c *claim) undo(ctx context.Context) {
 	for i := range c.stakes {
 		s := &c.stakes[i]
 		s.look()
-		switch {
-		case slices.ContainsFunc(s.calls, (*call).underWay):
-			go c.undoLate(context.WithoutCancel(ctx), i, s.calls[len(s.calls)-1], time.Until(c.patience))
-		case s.held || len(s.calls) > 0:
-			c.undoNode(ctx, i, slices.Clone(s.calls))
+		if s.held || len(s.calls) > 0 {
+			u := c.undoing(ctx, s.held, s.calls)
+			if slices.ContainsFunc(s.calls, (*call).underWay) {
+				u.due = c.patience
+			}
+			c.q.nodes[i].lk.undo(u)
 		}
 	}
 }
 
-// undoLate waits for the last request to a node first, as long as the node has to answer.
-func (c *claim) undoLate(ctx context.Context, node int, last *call, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-last.done:
-	case <-timer.C:
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.stakes[node]
-	s.look()
-	if s.held || len(s.calls) > 0 {
-		c.undoNode(ctx, node, slices.Clone(s.calls))
-	}
+func (c *claim) undoing(ctx context.Context, stands bool, doubtful []*call) *undoing {
+	return &undoing{ctx: ctx, keys: c.keys, token: c.token, ttl: c.ttl, calls: slices.Clone(doubtful), stands: stands}
 }
 
-func (c *claim) undoNode(ctx context.Context, node int, doubtful []*call) {
-	c.q.nodes[node].lk.undo(ctx, c.keys, c.token, "", doubtful)
+// undoNode takes back what stands on one node, or may yet stand there.
+func (c *claim) undoNode(ctx context.Context, node int, stands bool, doubtful []*call) {
+	c.q.nodes[node].lk.undo(c.undoing(ctx, stands, doubtful))
 }
 
 // holds tells whether the token stands on a node, as far as known.

@@ -55,18 +55,22 @@ func (c *cluster) do(ctx context.Context, r request) *call {
 // node is the group commit for the node that a request is about. If its slot has
 // moved, the client follows the redirect all the same.
 func (c *cluster) node(r request) *pipeline {
-	addr := c.place(r.key())
-	g := group{addr, c.replicas != nil && r.script == acquireScript}
+	return c.group(group{c.place(r.key()), c.replicas != nil && r.script == acquireScript})
+}
+
+func (c *cluster) at(addr string) *pipeline { return c.group(group{addr: addr}) }
+
+func (c *cluster) group(g group) *pipeline {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.nodes[g]
 	if p == nil {
 		p = &pipeline{
 			client: c.client, logger: c.logger, redirected: true, after: c.after,
-			attend: func(batch []*call) func() { return c.attend(addr, batch) },
+			attend: func(batch []*call) func() { return c.attend(g.addr, batch) },
 		}
 		if g.acquiring {
-			p.replicas, p.place, p.relocate, p.alone = c.replicas, c.place, c.look, addr == ""
+			p.replicas, p.place, p.relocate, p.alone = c.replicas, c.place, c.look, g.addr == ""
 		}
 		c.nodes[g] = p
 	}

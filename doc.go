@@ -78,9 +78,11 @@
 //
 // An acquisition that returns an error leaves no lock behind. A request whose
 // reply did not arrive may have been executed all the same; it is undone in the
-// background, for at most 15 seconds. So is WithLock's release if it fails. What
-// cannot be undone in that time, or because the client was closed, ends with its
-// lease.
+// background: at once, when the request ends, and for 15 seconds from then on if it may
+// still be executed. These seconds count from the first attempt that was sent. While
+// nothing can be sent, undoing goes on, but no longer than the lease of the lock would
+// last. So it is with WithLock's release if it fails. What cannot be undone in that
+// time, or because the client was closed, ends with its lease.
 //
 // # Waiting
 //
@@ -126,8 +128,10 @@
 // name is waited for. Other goroutines run while a round trip is under way, one for each,
 // also if those who asked have left, as long as the time-outs of the client allow; while
 // a lock with a watchdog is held, one per lock; and while a release that was not waited
-// for or an abandoned acquisition is completed, for at most 15 seconds. The end of a
-// lease is watched by a timer.
+// for is completed. Abandoned acquisitions are undone by two round trips at a time for
+// each server, each with up to 1,024 of them, and by four while the server is silent;
+// those do not count as round trips of the Locker, so that nothing waits behind them. The
+// end of a lease is watched by a timer.
 //
 // All methods may be called from any number of goroutines.
 //

@@ -231,7 +231,9 @@ func (in *inbox) received(message any) {
 		_ = in.setLive(m.Kind == "subscribe")
 	case *redis.Message:
 		if token, g, ok := parseGrant(m.Payload); ok {
-			in.lk.lines.pushed(token, g)
+			if !in.lk.lines.pushed(token, g) && g.fence > 0 {
+				in.lk.undoings.pushed(token) // or noise, or given back by now
+			}
 			runtime.Gosched()
 		}
 	}

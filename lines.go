@@ -714,22 +714,23 @@ func (w *waiter) enqueued(r registration) {
 	}
 }
 
-// pushed hands a grant from the inbox to the waiter it is for. Others are
-// ignored: a waiter that has left withdraws by itself, and the rest is noise.
-func (ls *lines) pushed(token string, g grant) {
+// pushed hands a grant from the inbox to the waiter it is for. It reports false if there
+// is none.
+func (ls *lines) pushed(token string, g grant) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w := ls.heads[token]
 	if w == nil {
-		return
+		return false
 	}
 	now := time.Now()
 	if g.fence == 0 || w.registered == nil || !plausible(g, *w.registered, now) {
 		w.nudge() // Redis will tell
-		return
+		return true
 	}
 	g.anchor = anchorOf(g, *w.registered, now)
 	w.give(g)
+	return true
 }
 
 // wakeHeads has the heads ask that rely on an inbox: when it has become live,

@@ -233,6 +233,8 @@ func (q *quorum) shortage(string) string { return "" }
 // suspect does nothing: each node has its own time-out.
 func (q *quorum) suspect() {}
 
+func (q *quorum) at(string) *pipeline { return nil }
+
 func (q *quorum) do(ctx context.Context, r request) *call {
 	c := q.start(ctx, r)
 	<-c.done

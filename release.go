@@ -108,7 +108,7 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	case l.claim != nil:
 		l.claim.undo(ctx)
 	default:
-		l.lk.undo(ctx, l.keys, l.token, "", nil)
+		l.lk.undo(&undoing{ctx: ctx, keys: l.keys, token: l.token, ttl: l.currentTTL(), stands: true})
 	}
 }
 
@@ -439,7 +439,7 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 	if lock == nil {
 		a.undo(ctx)
 	} else {
-		go a.settle(lock)
+		a.settle(lock)
 	}
 }
 

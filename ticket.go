@@ -13,6 +13,38 @@ const noInbox = "-"
 
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
+type ticket struct {
+	inbox    string
+	ttl      time.Duration
+	metadata string
+}
+
+// text is empty for a nil ticket.
+func (t *ticket) text(lk *Locker, keys *lockKeys, token lockToken) string {
+	if t == nil {
+		return ""
+	}
+	space := ""
+	if t.metadata != "" {
+		space = " "
+	}
+	prefix := len(lk.opts.prefix)
+	return fmt.Sprintf("%s %d %d %d %s%s%s", token.text, milliseconds(t.ttl), prefix, len(keys.lock)-prefix, t.inbox, space, t.metadata)
+}
+
+// size is about how long the text is.
+func (t *ticket) size() int {
+	if t == nil {
+		return 0
+	}
+	return 100 + len(t.metadata)
+}
+
+func (a *acquisition) ticketFor(inbox string) *ticket {
+	return &ticket{inbox: inbox, ttl: a.ttl, metadata: a.opts.metadata}
+}
+
+// ticket is the text of the one for an inbox.
 func (a *acquisition) ticket(inbox string) string {
 	switch inbox {
 	case "":
@@ -20,9 +52,8 @@ func (a *acquisition) ticket(inbox string) string {
 	case a.ready.inbox:
 		return a.ready.ticket
 	}
-	metadata := a.value()[len(a.token.text):]
-	prefix := len(a.lk.opts.prefix)
-	return fmt.Sprintf("%s %d %d %d %s%s", a.token.text, milliseconds(a.ttl), prefix, len(a.keys.lock)-prefix, inbox, metadata)
+	t := ticket{inbox: inbox, ttl: a.ttl, metadata: a.opts.metadata}
+	return t.text(a.lk, &a.keys, a.token)
 }
 
 // prepareTicket is for one who joins a line, and so has nothing to do: the release that

@@ -3,16 +3,20 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// Undoing looks at Redis at once, and then after pauses that double from
-// undoPause, until undoBound after the first look.
+// Undoing looks at Redis at once, and again when a request has ended that was under way
+// then. If requests may yet be executed it goes on after pauses that double from
+// undoPause, until undoBound after the first look that was sent since.
 const (
 	undoPause = 50 * time.Millisecond
 	undoBound = 15 * time.Second // beyond every default time-out of go-redis
-	undoLimit = time.Second      // of one look
-	undoSlots = 8                // looks at a time: a server that shuts down cancels everything at once
+	undoLimit = time.Second      // a look that takes longer is made once more
 )
 
 // undo takes back in the background what a failed acquisition may have brought
@@ -22,114 +26,121 @@ const (
 // after it, and one that ended in an error may still lie in the socket of a server
 // that stood still. So there are more looks where it is needed. What is not found
 // by then ends with its TTL.
-func (a *acquisition) undo(ctx context.Context) {
+func (a *acquisition) undo(ctx context.Context) { a.takeBack(ctx, true) }
+
+// takeBack is undo; stands says whether there can be anything but what the unanswered
+// requests have brought about.
+func (a *acquisition) takeBack(ctx context.Context, stands bool) {
 	if a.claim != nil {
 		a.claim.undo(ctx)
 		return
 	}
-	a.lk.undo(ctx, a.keys, a.token, a.ticket(a.inbox), a.unanswered)
-}
-
-func (lk *Locker) undo(ctx context.Context, keys lockKeys, token lockToken, ticket string, unanswered []*call) {
-	u := &undoing{
-		lk: lk, keys: keys, token: token, ticket: ticket, unanswered: unanswered,
-		ctx: context.WithoutCancel(ctx), began: time.Now(), pause: undoPause,
+	u := &undoing{ctx: ctx, keys: a.keys, token: a.token, ttl: a.ttl, calls: slices.Clone(a.unanswered), stands: stands}
+	if a.inbox != "" {
+		u.ticket = a.ticketFor(a.inbox)
 	}
-	go u.look()
+	a.lk.undo(u)
 }
 
-// undoing frees what stands in Redis under a token that is nobody's any longer. It
-// goes on by timers: between two looks there is no goroutine, unless a request is
-// under way, which has one as well.
+// undo begins an undoing. It does not block.
+func (lk *Locker) undo(u *undoing) {
+	u.ctx = context.WithoutCancel(u.ctx)
+	lk.undoings.add(u)
+}
+
+// undoing frees what stands in Redis under a token that is nobody's any longer. It is
+// guarded by undoings.mu, but for the first four, which do not change.
 type undoing struct {
-	lk         *Locker
-	keys       lockKeys
-	token      lockToken
-	ticket     string // that may stand in the queue, or empty
-	unanswered []*call
-	ctx        context.Context
-	began      time.Time
-	pause      time.Duration
-	failed     bool // a look had no answer, and may have freed the lock
+	ctx   context.Context // of the caller, without its end
+	keys  lockKeys
+	token lockToken
+	ttl   time.Duration // of what stands there
+
+	ticket *ticket // that may stand in the queue, or nil
+	calls  []*call // requests under way that may put something there
+	stands bool    // something may stand there
+	lost   bool    // a request had no reply, and may be executed at any time
+	failed bool    // a look had no answer, and may have freed the lock
+	over   bool
+
+	on       *cleaner // whose queue it was in last
+	place    int      // in that queue
+	due      time.Time
+	flying   int           // looks under way that are waited for
+	pause    time.Duration // before the next look
+	version  int           // counts what the looks under way may have missed
+	since    time.Time     // when the first look was sent since then; zero: none was
+	patience time.Time     // when it ends if none can be sent
 }
 
-func (u *undoing) look() {
-	last := u.answered() // before looking: what is executed after a look is not seen by it
-	err := u.withdraw()
-	over := last // that it found something proves nothing: there may be more to come
-	if err != nil {
-		var stray *strayError // which says nothing about the server
-		over = !isOutage(err) && !errors.As(err, &stray)
+// lifetime is how long something may stand there.
+func (u *undoing) lifetime(lk *Locker) time.Duration {
+	if u.ticket == nil {
+		return u.ttl
 	}
-	if over || time.Since(u.began)+u.pause > undoBound {
-		return
-	}
-	pause := u.pause
-	u.pause *= 2
-	if c := u.underWay(); c != nil {
-		select {
-		case <-c.done: // now is the time, and soon after
-			pause, u.pause = 0, undoPause
-		case <-time.After(pause):
-			pause = 0
-		}
-	}
-	time.AfterFunc(pause, u.look)
+	return max(u.ttl, time.Duration(lk.queueLifetime())*time.Millisecond)
 }
 
-func (u *undoing) answered() bool {
-	for _, c := range u.unanswered {
-		if !c.answered() {
+// note takes note of the calls that have ended.
+func (u *undoing) note() {
+	u.calls = slices.DeleteFunc(u.calls, func(c *call) bool {
+		if c.underWay() {
 			return false
 		}
+		if !c.answered() {
+			u.lost = true
+		} else if !c.leftNothing() {
+			u.stands = true
+		}
+		return true
+	})
+}
+
+func (u *undoing) underWay() bool { return slices.ContainsFunc(u.calls, (*call).underWay) }
+
+// isSettled tells whether nothing can come any more.
+func (u *undoing) isSettled() bool { return len(u.calls) == 0 && !u.lost }
+
+// isVoid tells whether there is nothing to undo either.
+func (u *undoing) isVoid() bool { return u.isSettled() && !u.stands }
+
+// changed notes that a look under way may have come too early.
+func (u *undoing) changed() { u.version++ }
+
+// isLate tells whether its time is over. It counts from a look that was sent: what lies
+// unsent in this process while Redis cannot be reached is not dropped before its lease
+// would have ended.
+func (u *undoing) isLate(now time.Time) bool {
+	if u.since.IsZero() {
+		return now.After(u.patience)
 	}
+	return now.Sub(u.since) >= undoBound
+}
+
+// join makes another undoing of the same token a part of u. It reports false if that is
+// not possible, since both have tickets.
+func (u *undoing) join(other *undoing) bool {
+	if u.ticket != nil && other.ticket != nil && *u.ticket != *other.ticket {
+		return false
+	}
+	if u.ticket == nil {
+		u.ticket = other.ticket
+	}
+	u.calls = append(u.calls, other.calls...)
+	u.stands, u.lost = u.stands || other.stands, u.lost || other.lost
+	if other.patience.After(u.patience) {
+		u.patience = other.patience
+	}
+	u.changed()
+	u.since, u.pause = time.Time{}, undoPause
 	return true
 }
 
-func (u *undoing) underWay() *call {
-	for _, c := range u.unanswered {
-		if c.underWay() {
-			return c
-		}
-	}
-	return nil
-}
-
-var errNoSlot = errors.New("too much to be undone on a server that does not answer")
-
-// withdraw releases the lock if the token holds it, and takes its ticket out of the
-// queue.
-//
-// Such a release serves the queue, but brings nobody along: the one who is the head
-// now may have had the lock, and be gone, when it is executed. (Only a holder knows
-// that the head cannot have it before.) So the head has to ask.
-func (u *undoing) withdraw() error {
-	select {
-	case u.lk.undoSlots <- struct{}{}:
-	case <-time.After(undoBound - time.Since(u.began)):
-		return errNoSlot
-	}
-	defer func() { <-u.lk.undoSlots }()
-	ctx, cancel := context.WithTimeout(u.ctx, undoLimit)
-	defer cancel()
-	request := u.lk.releaseRequest(&u.keys, u.token, u.ticket, undoLimit)
-	_, reply, err := u.lk.ask(ctx, request)
-	split := err
-	if isSplit(split) { // the ticket has to wait until the slot has moved, but not the lock
-		_, reply, err = u.lk.ask(ctx, request.releaseAlone())
-	}
-	if err != nil {
-		u.failed = true
-		return err
-	}
-	r, err := parseRelease(reply)
-	if r.found || u.failed {
-		u.lk.lines.askHead(u.keys.lock)
-	}
-	if err == nil && u.ticket != "" {
-		err = split
-	}
-	return err
+// isHopeless tells whether looking again is pointless: Redis has refused, or the client is
+// closed. (What else fails may be a matter of those with whom a look has travelled.)
+func isHopeless(err error) bool {
+	var answer redis.Error
+	return errors.Is(err, redis.ErrClosed) || errors.As(err, &answer) && !isOutage(err)
 }
 
 // settle looks after requests that were overtaken by the grant. One that is executed
@@ -138,13 +149,26 @@ func (u *undoing) withdraw() error {
 // longer. A lock that ends otherwise is left alone: it may have been handed to
 // another process, which goes on with its token.
 func (a *acquisition) settle(lock *Lock) {
-	late := false
-	for _, c := range a.unanswered {
-		<-c.done
-		late = late || !c.askedBefore(lock.granted) && (lock.releasing() || !c.answered())
+	calls := a.unanswered
+	whenAllDone(calls, func() {
+		late := slices.ContainsFunc(calls, func(c *call) bool {
+			return !c.askedBefore(lock.granted) && (lock.releasing() || !c.answered())
+		})
+		if late {
+			lock.whenReleased(func() { a.undo(context.Background()) })
+		}
+	})
+}
+
+// whenAllDone calls f once all calls are done: at once if they are.
+func whenAllDone(calls []*call, f func()) {
+	var left atomic.Int32
+	left.Store(int32(len(calls)))
+	for _, c := range calls {
+		c.whenDone(func() {
+			if left.Add(-1) == 0 {
+				f()
+			}
+		})
 	}
-	if !late {
-		return
-	}
-	lock.whenReleased(func() { a.undo(context.Background()) })
 }

@@ -1,0 +1,127 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func (us *undoings) size() (undoings, servers int) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	return len(us.byToken), len(us.servers)
+}
+
+func (us *undoings) requireNone(t *testing.T) {
+	t.Helper()
+	undoings, servers := us.size()
+	require.Zero(t, undoings)
+	require.Zero(t, servers)
+}
+
+func (lk *Locker) orphan(t *testing.T, name string) *undoing {
+	t.Helper()
+	keys, err := lk.keysFor(name)
+	require.NoError(t, err)
+	return &undoing{ctx: t.Context(), keys: keys, token: newLockToken("token of " + name), ttl: time.Hour, stands: true}
+}
+
+func TestLooksTravelTogether(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.distance(100 * time.Millisecond)
+		for i := range 2*undoTrips*undoBatch + undoTrips {
+			o := lk.orphan(t, fmt.Sprint("n", i))
+			require.NoError(t, r.Set(o.keys.lock, o.token.text))
+			lk.undo(o)
+		}
+		synctest.Wait()
+		require.Equal(t, undoTrips, undoingGoroutines())
+		time.Sleep(3 * time.Second) // one by one it would be more than 200
+		require.Zero(t, len(r.locks()))
+		synctest.Wait()
+		lk.undoings.requireNone(t)
+	})
+}
+
+// Two undoings of one token are one.
+func TestUndoingsOfOneTokenAreJoined(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.distance(100 * time.Millisecond)
+		for range 100 {
+			o := lk.orphan(t, "a")
+			o.ticket = &ticket{inbox: "inbox", ttl: time.Second}
+			lk.undo(o)
+		}
+		undoings, _ := lk.undoings.size()
+		require.Equal(t, 1, undoings)
+		time.Sleep(time.Second)
+		require.LessOrEqual(t, r.requests(opRelease), 1+undoTrips)
+		lk.undoings.requireNone(t)
+	})
+}
+
+func TestDifferentTicketsOfOneTokenAreBothWithdrawn(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		for _, inbox := range []string{"one", "two"} {
+			o := lk.orphan(t, "a")
+			o.ticket = &ticket{inbox: inbox, ttl: time.Second, metadata: "who I am"}
+			_, err := r.ZAdd(o.keys.queue, 1, o.ticket.text(lk, &o.keys, o.token))
+			require.NoError(t, err)
+			lk.undo(o)
+		}
+		time.Sleep(time.Second)
+		require.Zero(t, len(r.tickets()))
+		lk.undoings.requireNone(t)
+	})
+}
+
+// What was never sent leaves nothing to undo.
+func TestRequestsThatWereNotSentAreNotUndone(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.net.down()
+		for i := range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := lk.TryAcquire(ctx, fmt.Sprint("n", i), time.Hour)
+			require.Error(t, err)
+			cancel()
+		}
+		time.Sleep(10 * time.Second)
+		lk.undoings.requireNone(t)
+		require.Zero(t, r.requests(opRelease))
+	})
+}
+
+// Redis refuses to undo; asking again would not help.
+func TestUndoingEndsWhereRedisRefuses(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.answerWith(func(string) string { return "NOPERM no" })
+		lk.undo(lk.orphan(t, "a"))
+		synctest.Wait()
+		lk.undoings.requireNone(t)
+	})
+}
+
+// A Redis that is gone for good does not keep a process busy for ever.
+func TestUndoingEndsWithTheLeaseIfRedisNeverComesBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		r.net.down()
+		o := lk.orphan(t, "a")
+		o.ttl = time.Minute
+		lk.undo(o)
+		time.Sleep(time.Minute)
+		undoings, _ := lk.undoings.size()
+		require.Equal(t, 1, undoings)
+		time.Sleep(undoBound + 5*time.Second)
+		lk.undoings.requireNone(t)
+	})
+}
