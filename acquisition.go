@@ -188,7 +188,8 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 	if stands || a.queued || len(a.unanswered) > 0 || a.claim != nil {
 		a.takeBack(ctx, stands || a.queued)
 	}
-	if a.waiter.reported {
+	var stray *strayError
+	if a.waiter.reported || errors.As(err, &stray) {
 		a.lk.reports.wait(ctx)
 	}
 	return nil, a.failed(err)

@@ -184,13 +184,13 @@ type subscriber interface {
 func newEngine(client Client, d deployment, opts options) engine {
 	replicas := newAcknowledgement(opts)
 	if d.cluster != nil {
-		return newCluster(client, d.cluster, replicas, opts.logger)
+		return newCluster(client, d.cluster, replicas, opts.reports)
 	}
-	plain := &pipeline{client: client, logger: opts.logger, redirected: !d.single}
+	plain := &pipeline{client: client, reports: opts.reports, redirected: !d.single}
 	if replicas == nil {
 		return plain
 	}
-	acquiring := &pipeline{client: client, logger: opts.logger, redirected: !d.single, replicas: replicas, alone: !d.single}
+	acquiring := &pipeline{client: client, reports: opts.reports, redirected: !d.single, replicas: replicas, alone: !d.single}
 	return &replicated{pipeline: plain, acquiring: acquiring}
 }
 

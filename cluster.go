@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,10 +18,10 @@ import (
 //
 // All keys of a lock stand in one slot, hence on one node (see keys.go).
 type cluster struct {
-	client Client   // for requests: it may be a wrapper
-	of     topology // the same client, or what it wraps
-	logger *slog.Logger
-	known  atomic.Bool // the client knows the topology: asking it does not block any more
+	client  Client   // for requests: it may be a wrapper
+	of      topology // the same client, or what it wraps
+	reports *reports
+	known   atomic.Bool // the client knows the topology: asking it does not block any more
 
 	replicas *acknowledgement // of acquisitions; nil: they need none
 
@@ -38,8 +37,8 @@ type group struct {
 	acquiring bool   // replicas have to acknowledge it, see replicated
 }
 
-func newCluster(client Client, of topology, replicas *acknowledgement, logger *slog.Logger) *cluster {
-	return &cluster{client: client, of: of, replicas: replicas, logger: logger, nodes: make(map[group]*pipeline)}
+func newCluster(client Client, of topology, replicas *acknowledgement, reports *reports) *cluster {
+	return &cluster{client: client, of: of, replicas: replicas, reports: reports, nodes: make(map[group]*pipeline)}
 }
 
 func (c *cluster) start(ctx context.Context, r request) *call { return c.node(r).start(ctx, r) }
@@ -66,7 +65,7 @@ func (c *cluster) group(g group) *pipeline {
 	p := c.nodes[g]
 	if p == nil {
 		p = &pipeline{
-			client: c.client, logger: c.logger, redirected: true, after: c.after,
+			client: c.client, reports: c.reports, redirected: true, after: c.after,
 			attend: func(batch []*call) func() { return c.attend(g.addr, batch) },
 		}
 		if g.acquiring {
@@ -93,7 +92,7 @@ func (c *cluster) home(key string) (addr string, on subscriber) {
 		if primary, err := c.of.MasterForKey(context.Background(), key); err == nil { // else nobody serves the slot
 			addr, on = primary.Options().Addr, primary
 		}
-	}, func(err *strayError) { err.log(c.logger) })
+	}, func(err *strayError) { err.log(c.reports) })
 	return addr, on
 }
 
@@ -108,7 +107,7 @@ func (c *cluster) after(failure error) {
 // suspect has the client load the topology anew, in the background. It does so at
 // most five times a second.
 func (c *cluster) suspect() {
-	catch(func() { c.of.ReloadState(context.Background()) }, func(err *strayError) { err.log(c.logger) })
+	catch(func() { c.of.ReloadState(context.Background()) }, func(err *strayError) { err.log(c.reports) })
 }
 
 func (c *cluster) shortage(key string) string {
@@ -184,7 +183,7 @@ func (c *cluster) reload() {
 		defer c.mu.Unlock()
 		c.reloads--
 	}()
-	catch(c.look, func(err *strayError) { err.log(c.logger) })
+	catch(c.look, func(err *strayError) { err.log(c.reports) })
 }
 
 // look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with

@@ -29,7 +29,7 @@ func (q *quorum) identify() error {
 	results := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
 		go catch(func() { results <- n.identify(ctx) }, func(err *strayError) {
-			err.log(n.lk.opts.logger)
+			err.log(n.lk.reports)
 			results <- fmt.Errorf("%s: %w", n, err)
 		})
 	}

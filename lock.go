@@ -42,7 +42,7 @@ type Locker struct {
 	lines   lines
 	inboxes inboxes
 	doubts  doubts
-	reports reports
+	reports *reports
 
 	undoings undoings
 }
@@ -72,7 +72,7 @@ func New(client Client, opts ...Option) *Locker {
 }
 
 func newLocker(engine engine, clustered bool, opts options) *Locker {
-	lk := &Locker{engine: engine, clustered: clustered, opts: opts, reports: reports{logger: opts.logger}}
+	lk := &Locker{engine: engine, clustered: clustered, opts: opts, reports: opts.reports}
 	lk.retention = milliseconds(opts.fenceRetention)
 	lk.inboxes.lk, lk.undoings.lk = lk, lk
 	return lk

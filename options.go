@@ -27,6 +27,7 @@ type Option func(*options)
 type options struct {
 	prefix         string
 	logger         *slog.Logger
+	reports        *reports // what brings lines to it
 	fenceRetention time.Duration
 	pollInterval   time.Duration
 	replicas       int
@@ -46,6 +47,7 @@ func newOptions(opts []Option) options {
 			opt(&o)
 		}
 	}
+	o.reports = &reports{logger: o.logger}
 	return o
 }
 

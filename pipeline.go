@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -43,7 +42,7 @@ type pipeline struct {
 	attend func([]*call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
 	after  func(failure error)         // told of what every round trip came to; may be nil
 
-	logger     *slog.Logger
+	reports    *reports
 	redirected bool // the client sends a command again when another server is in charge
 
 	replicas *acknowledgement        // what has to acknowledge each batch; nil: nothing
@@ -176,7 +175,7 @@ func (p *pipeline) travel(number int, batch []*call) {
 // does, all calls of the batch are finished.
 func (p *pipeline) venture(batch []*call) {
 	catch(func() { p.execute(batch) }, func(err *strayError) {
-		err.log(p.logger)
+		err.log(p.reports)
 		for _, c := range batch {
 			if c != nil { // execute has removed those that were too late
 				c.finish("", err)

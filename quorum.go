@@ -288,7 +288,7 @@ func (n *node) start(ctx context.Context, limit time.Duration, r request, answer
 	go func() {
 		defer answered()
 		catch(func() { n.execute(ctx, c) }, func(err *strayError) {
-			err.log(n.lk.opts.logger)
+			err.log(n.lk.reports)
 			n.remember(err)
 			c.finish("", err)
 		})

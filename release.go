@@ -60,7 +60,8 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // logged waits for the line in the log of an error that has one.
 func (l *Lock) logged(ctx context.Context, err error) {
-	if errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLost) {
+	var stray *strayError
+	if errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLost) || errors.As(err, &stray) {
 		l.lk.reports.wait(ctx)
 	}
 }
@@ -288,7 +289,7 @@ func (l *Lock) runInBackground(ctx context.Context, r *release) {
 	err := errInterrupted
 	defer func() { l.conclude(r, err) }()
 	catch(func() { err = l.tryToRelease(ctx, false) }, func(stray *strayError) {
-		stray.log(l.lk.opts.logger)
+		stray.log(l.lk.reports)
 		err = stray
 	})
 }

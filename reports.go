@@ -18,7 +18,8 @@ const (
 	reportGrace = 10 * time.Millisecond
 )
 
-// reports brings a Locker's lines to its logger, in the order in which they came. The
+// reports brings a Locker's lines to its logger, in the order in which they came, and
+// with them those of its engine and of the nodes of a quorum. The
 // handler of the logger is code of the caller and may take its time. Nobody waits for it
 // who has something to do: a timer that ends a thousand locks, the first in a line, the
 // listener of an inbox. So one goroutine calls it, which ends when there are no more
@@ -40,10 +41,15 @@ type report struct {
 }
 
 // warn reports what a person should look into.
-func (rs *reports) warn(message string, args ...any) {
+func (rs *reports) warn(message string, args ...any) { rs.report(slog.LevelWarn, message, args) }
+
+// error reports what a person has to mend.
+func (rs *reports) error(message string, args ...any) { rs.report(slog.LevelError, message, args) }
+
+func (rs *reports) report(level slog.Level, message string, args []any) {
 	var caller [1]uintptr
-	runtime.Callers(2, caller[:])
-	record := slog.NewRecord(time.Now(), slog.LevelWarn, message, caller[0])
+	runtime.Callers(3, caller[:])
+	record := slog.NewRecord(time.Now(), level, message, caller[0])
 	record.Add(args...)
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

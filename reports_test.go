@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -90,6 +91,7 @@ func TestLinesKeepTheirOrderAndTheirTime(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(100 * time.Second)
+		synctest.Wait()
 		require.Equal(t, 100, log.count())
 		for i, line := range log.lines {
 			require.Equal(t, fmt.Sprintf("WARN line number=%d", i), line)
@@ -216,6 +218,7 @@ func TestLinesThatWaitAreBounded(t *testing.T) {
 			}
 		}
 		time.Sleep((reportsKept + 10) * time.Millisecond)
+		synctest.Wait()
 		require.Len(t, log.lines, reportsKept+2)
 		require.Contains(t, log.lines[reportsKept+1], "lines=7")
 		require.Empty(t, packageGoroutines())
@@ -244,4 +247,30 @@ func TestHandlerMayUseTheLocker(t *testing.T) {
 		defer mu.Unlock()
 		require.True(t, slices.Equal(got, []string{"b"}))
 	})
+}
+
+// What a hook has done is in the log as well, and nobody waits for that who is served by
+// the same round trip.
+func TestBlockedLoggerHoldsUpNoCallThatAHookHasBroken(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		client := r.connect()
+		lk := r.lockerOn(client, blocked(t, r.journal))
+		client.AddHook(panickingHook{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var err error
+		took := elapsed(func() { _, err = lk.TryAcquire(ctx, "a", time.Minute) })
+		require.ErrorContains(t, err, "a hook or mock of the client panicked")
+		require.LessOrEqual(t, took, 2*time.Second)
+	})
+}
+
+type panickingHook struct{}
+
+func (panickingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (panickingHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error { panic("no") }
+}
+func (panickingHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { panic("no") }
 }

@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 )
 
@@ -40,6 +39,6 @@ func catch(f func(), failed func(*strayError)) {
 }
 
 // log writes the line that the owner of the hook needs.
-func (e *strayError) log(to *slog.Logger) {
-	to.Error("redislock: a call of the client did not return", "error", e, "stack", e.stack)
+func (e *strayError) log(to *reports) {
+	to.error("redislock: a call of the client did not return", "error", e, "stack", e.stack)
 }
