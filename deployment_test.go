@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,16 +177,16 @@ func itself() Client {
 // recording is a wrapper with methods of its own, which requests must pass.
 type recording struct {
 	redis.UniversalClient
-	processed, pipelines int
+	processed, pipelines atomic.Int64
 }
 
 func (c *recording) Process(ctx context.Context, cmd redis.Cmder) error {
-	c.processed++
+	c.processed.Add(1)
 	return c.UniversalClient.Process(ctx, cmd)
 }
 
 func (c *recording) Pipeline() redis.Pipeliner {
-	c.pipelines++
+	c.pipelines.Add(1)
 	return c.UniversalClient.Pipeline()
 }
 
@@ -197,10 +198,10 @@ func TestRequestsPassTheMethodsOfAWrapper(t *testing.T) {
 			lock, err := lk.TryAcquire(t.Context(), "a", time.Minute)
 			require.NoError(t, err)
 			require.NoError(t, lock.Release(t.Context()))
-			require.Equal(t, 2, c.processed)
+			require.EqualValues(t, 2, c.processed.Load())
 			r.delayed()
 			together(pipelines+3, func(i int) { _, _ = lk.Inspect(t.Context(), "a") })
-			require.Positive(t, c.pipelines)
+			require.Positive(t, c.pipelines.Load())
 		}
 	})
 }
