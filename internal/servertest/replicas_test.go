@@ -400,9 +400,9 @@ func TestServerReplicaDecidesNothing(t *testing.T) {
 		require.ErrorContains(t, err, "READONLY", op)
 		require.NotErrorIs(t, err, redislock.ErrNotHeld, op)
 	}
-	require.NoError(t, lock.Err())
+	require.NoError(t, lock.Err(), "the release was refused")
 	client.to.Store(r.server.Client(t))
-	require.NoError(t, lock.Extend(ctx, time.Minute))
+	require.ErrorIs(t, lock.Extend(ctx, time.Minute), redislock.ErrReleased, "it has begun")
 	require.NoError(t, lock.Release(ctx))
 	r.settled(t)
 }
