@@ -285,3 +285,18 @@ func requireRuns(t *testing.T, program string) {
 	require.Regexp(t, `(?m)^holding order:42, fence \d+$`, string(out))
 	require.False(t, m.Exists("lock:order:42"), "the program has left its lock behind")
 }
+
+// TestPageNames: what a page names as an option or an error of the package is
+// exported by it.
+func TestPageNames(t *testing.T) {
+	declared := sources(t, func(path string) bool { return !strings.HasSuffix(path, "_test.go") })
+	found := 0
+	for page, text := range pages(t) {
+		for _, m := range regexp.MustCompile("`((?:With|Err)[A-Z][A-Za-z]*)[`(]").FindAllStringSubmatch(text, -1) {
+			found++
+			name := regexp.MustCompile(`(?m)^(func |\t|var )(\(lk \*Locker\) )?` + m[1] + `\b`)
+			require.True(t, name.MatchString(declared), "%s names %s", page, m[1])
+		}
+	}
+	require.Greater(t, found, 50)
+}
