@@ -11,7 +11,7 @@ import (
 // sideBySide is how many tests run at the same time unless -parallel says
 // otherwise. Most of them wait for a clock or a server, so the default of go
 // test, the number of cores, would leave the cores idle.
-const sideBySide = "8"
+const sideBySide = "4"
 
 // TestMain fails the package if a goroutine outlives the tests.
 func TestMain(m *testing.M) {
