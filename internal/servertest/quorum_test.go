@@ -212,7 +212,8 @@ func TestServerQuorumWithoutAMajorityFailsAndSaysWhy(t *testing.T) {
 		var err error
 		assert.Less(t, timed(func() { _, err = lk.TryAcquire(t.Context(), "a", time.Minute) }), 300*time.Millisecond)
 		require.NotErrorIs(t, err, redislock.ErrNotAcquired)
-		require.ErrorContains(t, err, fmt.Sprintf("node 1 (%s): no reply from Redis within", q.nodes[0].relay.Addr()))
+		// Where no connection can be set up in time the error says that nothing was sent.
+		require.Regexp(t, `node 1 \(`+q.nodes[0].relay.Addr()+`\): (no reply from Redis|nothing was sent to Redis) within`, err.Error())
 		require.ErrorContains(t, err, fmt.Sprintf("node 3 (%s)", q.nodes[2].relay.Addr()))
 		require.NotContains(t, err.Error(), "; node 2")
 	}

@@ -312,7 +312,7 @@ func TestServerErrorsWhileWaiting(t *testing.T) {
 		"OOM command not allowed when used memory > 'maxmemory'.":                          false,
 		"WRONGTYPE Operation against a key holding the wrong kind of value":                false,
 		"NOPERM this user has no permissions to run the 'evalsha' command":                 false,
-		"NOAUTH Authentication required.":                                                  false,
+		"NOAUTH Authentication required.":                                                  true, // the password is being rotated
 		"ERR unknown command 'evalsha'":                                                    false,
 		"EXECABORT Transaction discarded because of previous errors.":                      false,
 		"CROSSSLOT Keys in request don't hash to the same slot":                            false,
