@@ -21,7 +21,6 @@ type (
 
 	// named delegates to a field, as a wrapper does that shows nothing else.
 	named struct {
-		name  string
 		inner redis.UniversalClient
 	}
 	// chosen has several, of which one is used.

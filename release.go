@@ -349,7 +349,7 @@ func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
 // is valid, and nothing has ended it but an earlier try, or somebody who did not wait.
 func (l *Lock) mayRelease() bool {
 	cause, _ := l.ending.peek()
-	return (cause == nil || cause == error(&l.released)) && !l.expired()
+	return (cause == nil || errors.Is(cause, &l.released)) && !l.expired()
 }
 
 // sendRelease makes a request, and notes if it may have been executed without a reply,

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -157,10 +158,10 @@ func TestAnswerOfARelease(t *testing.T) {
 					requireFailure(t, said, opHold, "lock:a", ErrReleased)
 				}
 				arrive()
-				switch err := <-released; c.err {
-				case nil:
+				switch err := <-released; {
+				case c.err == nil:
 					require.NoError(t, err)
-				case errWork:
+				case errors.Is(c.err, errWork):
 					requireFailure(t, err, opRelease, "lock:a")
 				default:
 					requireFailure(t, err, opRelease, "lock:a", c.err)
