@@ -25,9 +25,9 @@ type Client interface {
 // concurrent use, needs no closing, and is best shared: one in a process for each Redis.
 // It has goroutines and connections of its own only for a time: a goroutine for each lock
 // held with a watchdog; one for each round trip under way, which may stay in the socket
-// until the client's time-outs when those who asked have left; one for a release or an
-// undoing that goes on in the background, for 15 seconds at most; one while there are
-// lines for the logger; and, while somebody waits and up to 4 seconds longer, one with the
+// until the client's time-outs when those who asked have left; one for a release that
+// goes on in the background; up to four for each server on which abandoned acquisitions
+// are undone; one while there are lines for the logger; and, while somebody waits and up to 4 seconds longer, one with the
 // connection on which Redis tells who has the lock next (on a Cluster, for each node).
 // While locks are held, and up to a second longer, a timer compares the process's clocks
 // once a second.

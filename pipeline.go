@@ -85,6 +85,7 @@ func shortageOf(client any) string {
 	}
 	return fmt.Sprintf("all %d connections of the client are in use", size)
 }
+
 func (p *pipeline) at(string) *pipeline { return p }
 
 func (p *pipeline) start(ctx context.Context, r request) *call {

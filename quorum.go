@@ -76,7 +76,7 @@ const (
 //     with one server it takes one. Everything else takes one, but Resume up to two. One
 //     attempt ends within two node time-outs, and so does TryAcquire with all its attempts.
 //   - An acquisition that fails is undone on every server: within the same time on those
-//     that can be reached, else in the background, for at most 15 seconds.
+//     that can be reached, else in the background, as for one server.
 //   - [ErrNotAcquired] says that so many servers are taken that the others make no
 //     majority, be it by a holder or by several who tried at the same time. If it takes
 //     servers that do not answer to make one, that is an outage, and the error says which

@@ -60,6 +60,9 @@ func (l *Lock) Release(ctx context.Context) error {
 
 // logged waits for the line in the log of an error that has one.
 func (l *Lock) logged(ctx context.Context, err error) {
+	if err == nil {
+		return // most often; errors.As would allocate
+	}
 	var stray *strayError
 	if errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLost) || errors.As(err, &stray) {
 		l.lk.reports.wait(ctx)
