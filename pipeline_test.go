@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,7 @@ type trips struct {
 	sizes   []int
 	named   int            // scripts that were sent by their name
 	sources map[string]int // scripts that were sent as a whole
-	panic   bool           // instead of sending
+	panic   atomic.Bool    // instead of sending
 }
 
 func (h *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -44,7 +45,7 @@ func (h *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 func (h *trips) note(cmds ...redis.Cmder) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.panic {
+	if h.panic.Load() {
 		panic("hook")
 	}
 	h.sizes = append(h.sizes, len(cmds))
@@ -287,11 +288,11 @@ func TestAHookThatPanicsLeavesNothingUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
 		h := r.countTrips()
-		h.panic = true
+		h.panic.Store(true)
 		for range 2 * pipelines {
 			require.PanicsWithValue(t, "hook", func() { _, _ = lk.TryAcquire(context.Background(), "a", time.Minute) })
 		}
-		h.panic = false
+		h.panic.Store(false) // while undoing may be under way
 		_, err := lk.TryAcquire(context.Background(), "a", time.Minute)
 		require.NoError(t, err)
 		requireIdle(t, lk)
