@@ -430,7 +430,7 @@ func TestServerClusterTopologyChangesWhileHeldAndWaitedFor(t *testing.T) {
 }
 
 func (c *shards) moveWhileWaitedFor(t *testing.T, move func(t testing.TB, key string)) {
-	const ttl = 900 * time.Millisecond
+	const ttl = 3 * time.Second
 	ctx, name := t.Context(), "moved "+t.Name()
 	holders, others := c.asleep(t), []*redislock.Locker{c.asleep(t), c.asleep(t)}
 	holder := hold(t, holders, name, ttl, redislock.WithWatchdog())

@@ -141,7 +141,7 @@ func TestServerWrongTypeSurfacesAndNothingIsDeleted(t *testing.T) {
 	for kind, put := range wrongTypes {
 		t.Run(kind+" at the lock key", func(t *testing.T) {
 			name := t.Name()
-			held := hold(t, lk, name, 300*time.Millisecond)
+			held := hold(t, lk, name, time.Minute)
 			watched := hold(t, lk, name+" watched", 300*time.Millisecond, redislock.WithWatchdog())
 			waited := r.waiting(ctx, t, r.poller(t), name, time.Minute)
 			for _, key := range []string{held.Key(), watched.Key()} {
@@ -226,7 +226,8 @@ func TestServerReplicaRefusesAcquisitionsAtOnce(t *testing.T) {
 	r := newRig(t)
 	ctx, lk := t.Context(), r.locker(t)
 	held := hold(t, lk, "held", time.Minute)
-	watched := hold(t, lk, "watched", time.Second, redislock.WithWatchdog())
+	const ttl = 6 * time.Second // longer than the acquisitions that are refused take
+	watched := hold(t, lk, "watched", ttl, redislock.WithWatchdog())
 	r.server.Do(t, "REPLICAOF", "127.0.0.1", 1) // no such primary: a replica with old data
 	for method, acquire := range acquirers {
 		t.Run(method, func(t *testing.T) {
@@ -247,7 +248,7 @@ func TestServerReplicaRefusesAcquisitionsAtOnce(t *testing.T) {
 		assert.NotErrorIs(t, err, redislock.ErrNotHeld)
 	})
 	t.Run("renewal waits it out", func(t *testing.T) {
-		r.await(t, r.next(2, r.opOn("tick", "watched")), "renewals that are refused")
+		awaitWithin(t, r.next(1, r.opOn("tick", "watched")), ttl, "renewal that is refused")
 		before := watched.Until()
 		r.server.Do(t, "REPLICAOF", "NO", "ONE")
 		require.Eventually(t, func() bool { return watched.Until().After(before) }, soon, tick)

@@ -206,8 +206,9 @@ func TestServerSubscriptionThatIsCutIsNoticedAtOnce(t *testing.T) {
 		name := t.Name()
 		holder := hold(t, r.locker(t), name, time.Minute)
 		wait := r.waiting(ctx, t, lk, name, time.Minute)
+		inbox := r.inboxes()[0][len("lock:inbox:"):]
 		for range 3 {
-			again := r.next(1, redistest.And(r.opOn("acquire", name), redistest.ArgContains(r.inboxes()[0][len("lock:inbox:"):])))
+			again := r.next(1, redistest.And(r.opOn("acquire", name), redistest.ArgContains(inbox)))
 			require.NoError(t, r.direct.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 			r.await(t, again, "question with a ticket")
 		}
