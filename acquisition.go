@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
 // acquisition is one call of Acquire or TryAcquire: one token, however many
@@ -118,7 +120,7 @@ func (a *acquisition) outcome(c *call, reply string, err error) outcome {
 		return outcome{err: err}
 	case !r.acquired:
 		return outcome{left: r.left, server: r.server, queued: r.queued}
-	case leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0:
+	case lease.From(c.sent, a.ttl).Remaining(time.Now()) <= 0:
 		a.doubt(c) // it stands in Redis, and must not stay
 		return outcome{err: errLate}
 	}

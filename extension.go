@@ -100,14 +100,7 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 	if err := l.ended(); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.epoch++
-	l.ttl = min(l.ttl, ttl)
-	if shorter := leaseFrom(time.Now(), ttl); shorter.until.Before(l.lease.until) {
-		l.lease = shorter
-		l.expiry.Reset(l.lease.left(time.Now()))
-	}
+	l.term.Shorten(ttl)
 	return nil
 }
 
@@ -118,13 +111,11 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 		r.alone = n == tries-1 && maybeAnothers(err)
 		c, reply, failure := l.askExtend(ctx, r)
 		if err = failure; err == nil {
-			l.heed(c)
+			l.adoptFloor(c)
 			return l.extended(c.sent, ttl, reply)
 		}
 		if maybeLate(err) {
-			l.mu.Lock()
-			l.floor = min(l.floor, ttl)
-			l.mu.Unlock()
+			l.term.MayBeCutTo(ttl)
 		}
 		if ended := l.ended(); ended != nil {
 			return ended
@@ -136,15 +127,12 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error)
 	return ended(ctx, err)
 }
 
-// heed takes over what a quorum knows of earlier extensions that may yet be executed:
-// it knows them by node.
-func (l *Lock) heed(c *call) {
-	if c.floor == 0 {
-		return
+// adoptFloor takes over what a quorum knows of earlier extensions that may yet be
+// executed: it knows them by node.
+func (l *Lock) adoptFloor(c *call) {
+	if c.floor > 0 {
+		l.term.SetFloor(c.floor)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.floor = c.floor
 }
 
 // askExtend makes a request to extend the lease. While a cluster moves the slot it
@@ -173,13 +161,9 @@ func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
 	if err := l.givenUp(); err != nil {
 		return err // since we have asked
 	}
-	if cause, _ := l.ending.peek(); cause != nil {
+	if !l.term.Extended(sent, ttl) {
 		return ErrNotHeld
 	}
-	l.epoch++
-	l.renewal = nil
-	l.confirm(sent, ttl)
-	l.expiry.Reset(l.lease.left(time.Now()))
 	l.wakeWatchdog()
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
 // resume makes a handle of a lock that stands in Redis already. Unlike an
@@ -36,14 +38,12 @@ func (a *acquisition) resumed(c *call, reply string, late bool) (*Lock, error) {
 		return nil, a.failed(ErrNotHeld)
 	case extended.fence == 0: // it was asked for
 		return nil, a.failed(unexpected(reply))
-	case leaseFrom(c.sent, a.ttl).left(time.Now()) <= 0:
+	case lease.From(c.sent, a.ttl).Remaining(time.Now()) <= 0:
 		return nil, a.failed(errLate)
 	}
 	lock := a.lk.newLock(a, grant{fence: extended.fence, anchor: c.sent})
 	if late {
-		lock.mu.Lock()
-		lock.floor = min(lock.floor, a.ttl)
-		lock.mu.Unlock()
+		lock.term.MayBeCutTo(a.ttl)
 	}
 	a.lk.lines.held(lock)
 	return lock, nil

@@ -279,7 +279,7 @@ func isOwn(err error) bool {
 
 // hold notes that lock stands in the key, unless it has ended by now.
 func (l *line) hold(lock *Lock) {
-	if cause, _ := lock.ending.peek(); cause == nil {
+	if cause, _ := lock.term.Peek(); cause == nil {
 		if was := l.holder; was != nil && was != lock && was.token.text == lock.token.text {
 			lock.twin = was
 		}

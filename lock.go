@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
 // Client is the little that is needed of go-redis. *redis.Client has it, also one
@@ -38,7 +40,7 @@ type Locker struct {
 	opts      options
 	retention any // opts.fenceRetention in ms, as an argument
 
-	clocks  clocks
+	clocks  lease.Clocks
 	lines   lines
 	inboxes inboxes
 	doubts  doubts
@@ -278,7 +280,7 @@ type Lock struct {
 
 	granted int64 // time of the server, us
 
-	ending   ending
+	term     lease.Term
 	released Error // what it ends with when it is released
 
 	// changed wakes the watchdog when the TTL was changed; it is nil without one.
@@ -289,19 +291,28 @@ type Lock struct {
 	twin *Lock // that was the holder before this one, with the same token (Resume); guarded by lines.mu
 
 	mu         sync.Mutex
-	lease      lease
-	ttl        time.Duration // what the watchdog renews with
-	confirmed  time.Time     // when the request was sent that set the lease last
-	floor      time.Duration // the shortest TTL that an unanswered Extend may still set
-	epoch      int           // counts Extends: a renewal that overlaps one proves nothing
-	expiry     *time.Timer   // ends the lock when the lease ends
-	renewal    error         // why the last renewal failed
 	extending  chan struct{} // see extendTurn
 	release    *release      // the release under way, or the last one
 	first      release       // a place for the first one
 	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
 	twins      []*Lock       // other handles with the same token, which end with this one
 	afterwards []func()      // what is to be done once it is released
+}
+
+// newLock makes the handle of a lock that Redis has granted, and starts what
+// looks after it: its term and, if there is to be one, the watchdog.
+func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
+	l := &Lock{lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim, granted: g.server}
+	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
+	if !a.opts.watchdog {
+		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
+		return l
+	}
+	l.changed = make(chan struct{}, 1)
+	ctx := l.renewalContext(a.opts) // before the term starts, which may be over at once
+	l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
+	go l.watch(ctx)
+	return l
 }
 
 // errNoLock is what a nil or zero Lock answers.
@@ -354,9 +365,7 @@ func (l *Lock) Until() time.Time {
 	if l.none() {
 		return time.Time{}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lease.until
+	return l.term.Until()
 }
 
 // closed is the Done channel of a Lock that never held anything.
@@ -374,7 +383,7 @@ func (l *Lock) Done() <-chan struct{} {
 	if l.none() {
 		return closed
 	}
-	return l.ending.context().Done()
+	return l.term.Context().Done()
 }
 
 // Err is nil while the lock is held. After that it is an error that Is
@@ -386,10 +395,10 @@ func (l *Lock) Err() error {
 	if l.none() {
 		return &Error{Op: opHold, Err: errNoLock}
 	}
-	if cause, _ := l.ending.peek(); cause == nil && l.expired() { // the timer may be late, or stood still with the machine
+	if cause, _ := l.term.Peek(); cause == nil && l.term.Expired() { // the timer may be late, or stood still with the machine
 		l.lose(l.whyExpired())
 	}
-	return l.ending.why()
+	return l.term.Err()
 }
 
 // Context returns a child of parent that ends when the lock does, with Err() as
@@ -402,7 +411,7 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 		cancel(err)
 		return ctx, func() { cancel(nil) }
 	}
-	stop := context.AfterFunc(l.ending.context(), func() { cancel(l.ending.why()) })
+	stop := context.AfterFunc(l.term.Context(), func() { cancel(l.term.Err()) })
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -432,6 +441,45 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 		return 0, l.failed(opTTL, err)
 	}
 	return r.ttl(), nil
+}
+
+// checkLease ends the lock if its lease is over.
+func (l *Lock) checkLease() {
+	if l.term.Check() {
+		l.lose(l.whyExpired())
+	}
+}
+
+func (l *Lock) whyExpired() string {
+	if _, _, failure := l.term.Confirmed(); failure != nil {
+		return "its lease ended, and renewing it failed: " + failure.Error()
+	}
+	return "its lease ended"
+}
+
+// endWith ends the lock with a cause, and reports false if it has ended before.
+func (l *Lock) endWith(cause error) (first bool) {
+	first = l.term.End(cause)
+	if l.stopRenewal != nil {
+		l.stopRenewal()
+	}
+	return first
+}
+
+// lose ends the lock, unless it has ended already.
+func (l *Lock) lose(why string) {
+	lost := l.failed(opHold, fmt.Errorf("%w: %s", ErrLost, why))
+	if !l.endWith(lost) {
+		return
+	}
+	l.lk.lines.lost(l)
+	l.mu.Lock()
+	silent := l.release.underWay() // which will have something to say itself
+	l.mu.Unlock()
+	if silent {
+		return
+	}
+	l.lk.warn("redislock: lock lost", l, lost)
 }
 
 // warn logs what a person should look into.

@@ -96,9 +96,7 @@ func (l *Lock) finishLimit() time.Duration {
 	if errors.Is(l.Err(), ErrLost) {
 		return finishGrace
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return min(max(l.lease.left(time.Now()), finishGrace), finishLimit)
+	return min(max(l.term.Remaining(), finishGrace), finishLimit)
 }
 
 // releaseLater goes on where a release fails and nobody can try it again.
@@ -112,7 +110,7 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	case l.claim != nil:
 		l.claim.undo(ctx)
 	default:
-		l.lk.undo(&undoing{ctx: ctx, keys: l.keys, token: l.token, ttl: l.currentTTL(), stands: true})
+		l.lk.undo(&undoing{ctx: ctx, keys: l.keys, token: l.token, ttl: l.term.TTL(), stands: true})
 	}
 }
 
@@ -192,7 +190,7 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 // departs notes that a request to release is about to be sent, after which somebody else
 // may have the lock.
 func (l *Lock) departs() {
-	l.ending.draw(&l.released)
+	l.term.MayEnd(&l.released)
 	l.mu.Lock()
 	twins := l.twins
 	l.mu.Unlock()
@@ -299,8 +297,8 @@ func (l *Lock) runInBackground(ctx context.Context, r *release) {
 
 // conclude ends a release, and does what is to be done then.
 func (l *Lock) conclude(r *release, err error) {
-	if _, final := l.ending.peek(); final {
-		l.retire()
+	if _, final := l.term.Peek(); final {
+		l.term.Retire()
 	}
 	for _, f := range l.finishRelease(r, err) {
 		f()
@@ -341,7 +339,7 @@ func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
 		if found, err = l.sendRelease(ctx, alone); err == nil {
 			return l.answered(found)
 		}
-		if !isTransient(err) || brief && l.expired() {
+		if !isTransient(err) || brief && l.term.Expired() {
 			break
 		}
 	}
@@ -351,8 +349,8 @@ func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
 // mayRelease tells whether nobody else can have the lock before it is released: its lease
 // is valid, and nothing has ended it but an earlier try, or somebody who did not wait.
 func (l *Lock) mayRelease() bool {
-	cause, _ := l.ending.peek()
-	return (cause == nil || errors.Is(cause, &l.released)) && !l.expired()
+	cause, _ := l.term.Peek()
+	return (cause == nil || errors.Is(cause, &l.released)) && !l.term.Expired()
 }
 
 // sendRelease makes a request, and notes if it may have been executed without a reply,
@@ -368,7 +366,7 @@ func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err err
 			l.doubt()
 			l.endWith(&l.released)
 		default:
-			l.ending.avert()
+			l.term.DidNotEnd()
 		}
 	}()
 	return l.requestRelease(ctx, alone)
@@ -392,14 +390,14 @@ func (l *Lock) answered(found bool) error {
 
 // doubt notes that a release may be executed late, and nobody of this Locker may trust in
 // the token until then: see Resume.
-func (l *Lock) doubt() { l.lk.doubts.note(l.token.text, l.currentTTL()) }
+func (l *Lock) doubt() { l.lk.doubts.note(l.token.text, l.term.TTL()) }
 
 // requestRelease makes one request to release the lock, and brings along the next
 // one that waits in this process. It reports whether there was something to
 // release.
 func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 	next, ticket, queues := l.lk.lines.bring(l)
-	limit := l.lk.replyLimit(l.currentTTL())
+	limit := l.lk.replyLimit(l.term.TTL())
 	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
 	if ticket != "" {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)

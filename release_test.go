@@ -182,9 +182,7 @@ func TestAnswerOfARelease(t *testing.T) {
 				if c.end != nil {
 					requireFailure(t, lock.Err(), opHold, "lock:a", c.end)
 				}
-				lock.lk.clocks.mu.Lock()
-				defer lock.lk.clocks.mu.Unlock()
-				require.Empty(t, lock.lk.clocks.held, "nothing looks after it any more")
+				require.Zero(t, lock.lk.clocks.Watched(), "nothing looks after it any more")
 			})
 		})
 	}

@@ -49,18 +49,15 @@ func blocked(t *testing.T, j *journal) Option {
 func TestSlowLoggerDelaysNoContext(t *testing.T) {
 	const locks = 1000
 	log, written := &journal{}, make(chan struct{})
-	lk := New(clusterClient(t, neverDial(t)), slowly(log, func(slog.Record) { <-written }))
+	lk, machine := suspendable(New(clusterClient(t, neverDial(t)), slowly(log, func(slog.Record) { <-written })))
 	var contexts []context.Context
 	for range locks {
-		lock := suspendedOn(t, lk, 0)
+		lock := unconnected(t, lk)
 		ctx, cancel := lock.Context(t.Context())
 		defer cancel()
 		contexts = append(contexts, ctx)
-		lock.mu.Lock()
-		lock.lease.until = shiftWall(t, lock.lease.until, -3600) // the wall clock has gained an hour
-		lock.mu.Unlock()
 	}
-	go lk.clocks.tick(shiftWall(t, time.Now(), 3600))
+	machine.Suspend(time.Hour)
 	timer := time.NewTimer(10 * time.Second)
 	defer timer.Stop()
 	for i, ctx := range contexts {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
 // noInbox stands in a ticket that can only be brought along by a release of its
@@ -112,7 +114,7 @@ func plausible(g grant, r registration, arrived time.Time) bool {
 	}
 	passed := time.Duration(g.server-r.server) * time.Microsecond
 	here := arrived.Sub(r.sent)
-	return r.server == 0 || passed > 0 && passed <= here+clockMargin(here)
+	return r.server == 0 || passed > 0 && passed <= here+lease.Margin(here)
 }
 
 // anchorOf is the moment from which the lease of a pushed grant counts.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
 func TestAnchorOfAGrant(t *testing.T) {
@@ -37,7 +39,7 @@ func TestAnchorOfAGrantThatOutlivedASuspension(t *testing.T) {
 	// the wall clock.
 	sent := arrived.Round(0).Add(-time.Minute)
 	anchor := anchorOf(grant{server: registered + 10_000_000}, registration{sent, registered}, arrived)
-	require.LessOrEqual(t, leaseFrom(anchor, 30*time.Second).left(arrived), time.Duration(0))
+	require.LessOrEqual(t, lease.From(anchor, 30*time.Second).Remaining(arrived), time.Duration(0))
 }
 
 func TestImplausibleGrantsAreNotTrusted(t *testing.T) {

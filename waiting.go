@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
 // wait stands in line for the lock until it has it, ctx ends, or Redis refuses for
@@ -73,7 +75,7 @@ func (w *waiter) lockOf(g grant) *Lock {
 	if w.a.lk.opts.replicas > 0 {
 		return nil
 	}
-	if g.err != nil || leaseFrom(g.anchor, w.a.ttl).left(time.Now()) <= 0 {
+	if g.err != nil || lease.From(g.anchor, w.a.ttl).Remaining(time.Now()) <= 0 {
 		return nil
 	}
 	return w.a.lk.newLock(w.a, g)

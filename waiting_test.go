@@ -661,7 +661,7 @@ func TestTimersStop(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 		synctest.Wait()
 		require.False(t, alarm.Stop(), "alarm")
-		require.False(t, lock.expiry.Stop(), "expiry")
+		require.Zero(t, lk.clocks.Watched(), "expiry")
 	})
 }
 

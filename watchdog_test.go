@@ -571,10 +571,10 @@ func TestFailedShorterExtendIsMadeUpForByTheWatchdog(t *testing.T) {
 // only when the timer looks.
 func TestRenewalThatFindsTheLeaseOverEndsTheLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
-		lock := r.acquire("a", time.Hour, WithWatchdog())
-		lock.mu.Lock()
-		lock.lease.until = time.Now().Round(0).Add(-time.Second)
-		lock.mu.Unlock()
+		lk, machine := suspendable(r.locker())
+		lock, err := lk.TryAcquire(t.Context(), "a", time.Hour, WithWatchdog())
+		require.NoError(t, err)
+		machine.Suspend(time.Hour)
 		require.NoError(t, lock.renew(t.Context()))
 		require.ErrorIs(t, lock.Err(), ErrLost)
 	})
