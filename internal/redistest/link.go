@@ -47,7 +47,7 @@ func (l *link) run() {
 // dial connects to the server, as soon as there is no black hole before it.
 func (l *link) dial() bool {
 	l.relay.gate.pass(l.ctx.Done(), func() {})
-	conn, err := new(net.Dialer).DialContext(l.ctx, "tcp", l.relay.target)
+	conn, err := new(net.Dialer).DialContext(l.ctx, "tcp", l.relay.leads())
 	if err != nil {
 		return false
 	}
@@ -206,7 +206,7 @@ func (l *link) malformed(err error) bool {
 	if !errors.Is(err, errMalformed) {
 		return false
 	}
-	l.relay.t.Errorf("redistest: relay to %s: %v", l.relay.target, err)
+	l.relay.t.Errorf("redistest: relay to %s: %v", l.relay.leads(), err)
 	l.close()
 	return true
 }

@@ -21,7 +21,6 @@ import (
 // Its methods are safe for concurrent use.
 type Relay struct {
 	t        testing.TB
-	target   string
 	listener *net.TCPListener
 	gate     gate
 	delay    atomic.Int64
@@ -29,6 +28,7 @@ type Relay struct {
 	wg       sync.WaitGroup // the accepting goroutine and the links
 
 	mu     sync.Mutex
+	target string
 	refuse bool
 	links  map[*link]struct{}
 }
@@ -114,6 +114,21 @@ func (r *Relay) ForgetRequests() { r.book.forget() }
 // at a time. It must not block, change the slice, or call the relay; it may keep
 // the slice.
 func (r *Relay) OnRequest(f func(args []string)) { r.book.observe(f) }
+
+// Lead makes new connections lead to another target, as a virtual address does that has
+// moved. Present ones go on.
+func (r *Relay) Lead(target string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.target = target
+}
+
+// leads returns where new connections lead.
+func (r *Relay) leads() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.target
+}
 
 func (r *Relay) accept() {
 	for {

@@ -596,3 +596,21 @@ func BenchmarkPing(b *testing.B) {
 		})
 	}
 }
+
+func TestRelayLeadsNewConnectionsElsewhere(t *testing.T) {
+	s := newStage(t, func(o *redis.Options) { o.PoolSize = 2 })
+	other := Start(t)
+	s.Server.Do(t, "set", "which", "first")
+	other.Do(t, "set", "which", "second")
+	sub := s.c.Subscribe(s.ctx, "channel")
+	defer sub.Close()
+	_, err := sub.Receive(s.ctx)
+	require.NoError(t, err)
+	s.Lead(other.Addr())
+	require.Equal(t, "second", s.Relay.Client(t, NoRetry).Get(s.ctx, "which").Val())
+	require.Equal(t, "first", s.c.Get(s.ctx, "which").Val())
+	s.Server.Do(t, "publish", "channel", "still here")
+	message, err := sub.ReceiveMessage(s.ctx)
+	require.NoError(t, err)
+	require.Equal(t, "still here", message.Payload)
+}
