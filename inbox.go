@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"time"
@@ -21,6 +22,10 @@ const (
 	inboxLinger = 2 * time.Second
 	// inboxRefused is how long to do without when the server has refused.
 	inboxRefused = 30 * time.Second
+	// inboxLasts is from when on a subscription has worked.
+	inboxLasts = time.Second
+	// inboxGap is how long the heads of lines rely on another subscription to come.
+	inboxGap = 100 * time.Millisecond
 )
 
 // inboxes are those of one Locker, by the server: one, but on a cluster one for each
@@ -65,9 +70,19 @@ type inbox struct {
 	users     int // names that are waited for
 	idleSince time.Time
 	running   bool      // the goroutine that listens
-	live      bool      // Redis has confirmed the subscription
 	notBefore time.Time // after a refusal
 	warned    bool
+
+	live    bool          // Redis has confirmed the subscription
+	since   time.Time     // when it did
+	ps      *redis.PubSub // the subscription, to be closed when it is given up
+	givenUp bool
+	brief   int         // subscriptions in a row that did not last
+	flapped time.Time   // when the second of them ended
+	pause   backoff     // before the next one
+	trouble error       // why there is none that lasts, or that is of use; nil: nothing is known
+	gap     *time.Timer // has the heads ask that relied on the last one; nil: nobody has to
+	placed  placement
 }
 
 func newInbox(lk *Locker) *inbox {
@@ -135,53 +150,159 @@ func (in *inbox) idle() bool {
 	if in.users > 0 || time.Since(in.idleSince) < inboxLinger {
 		return false
 	}
-	in.running, in.live = false, false
+	in.running, in.live, in.ps, in.givenUp = false, false, nil, false
 	return true
-}
-
-// setLive notes whether grants can arrive, and reports whether they could before.
-// Live again is news too: messages were lost in between.
-func (in *inbox) setLive(live bool) (before bool) {
-	in.mu.Lock()
-	before, in.live = in.live, live
-	in.mu.Unlock()
-	if live || before {
-		in.lk.lines.wakeHeads(in, live)
-	}
-	return before
 }
 
 // listen subscribes, and subscribes anew whenever the connection is lost: at once
 // if it had worked, else after a growing pause. It ends when nobody waits, or
 // Redis refuses.
 func (in *inbox) listen() {
-	ctx := context.Background()
-	for b := (backoff{}); !in.idle(); {
+	for ctx := context.Background(); !in.idle(); {
 		var err error
 		stray := false
 		catch(func() { err = in.subscribe(ctx) }, func(e *strayError) { // the goroutine may be at its end
 			stray = true
-			_ = in.setLive(false)
+			_, _ = in.ended(e)
 			in.refused(e)
 		})
 		if err == nil || stray {
 			return
 		}
-		worked := in.setLive(false)
-		switch {
-		case !isOutage(err):
+		d, again := in.ended(err)
+		if !again {
 			in.refused(err)
 			return
-		case worked:
-			b = backoff{}
-		default:
-			pause(ctx, b.next())
+		}
+		pause(ctx, d)
+	}
+}
+
+// ended notes why a subscription has ended, and returns the pause until the next. There
+// is none after one that has worked: one that lasted, or the first after such a one.
+// Those that are confirmed and cut, again and again, count as failures, like those that
+// are never confirmed. There is none either after one that was given up, which is not
+// done often.
+//
+// If Redis refuses there will be no next one.
+func (in *inbox) ended(err error) (d time.Duration, again bool) {
+	in.mu.Lock()
+	worked, lasted, givenUp := in.live, in.live && time.Since(in.since) >= inboxLasts, in.givenUp
+	in.live, in.ps, in.givenUp = false, nil, false
+	again = givenUp || isOutage(err)
+	if !givenUp {
+		in.trouble = err
+	}
+	switch {
+	case lasted:
+		in.brief, in.pause = 0, backoff{}
+	case givenUp || !again:
+	case worked && in.brief == 0:
+		in.brief++
+	case worked:
+		in.brief++
+		if in.brief == 2 {
+			in.flapped = time.Now()
+		}
+		fallthrough
+	default:
+		d = in.pause.next()
+	}
+	if in.brief > 1 && again && !givenUp {
+		in.trouble = fmt.Errorf("the subscription does not last: %w", err)
+		// Heads that ask while there is a subscription are queued, so that no line
+		// polls for long, and yet many pushes are lost.
+		if time.Since(in.flapped) >= noSubscriptionSaid {
+			in.warnOfPolling()
 		}
 	}
+	if worked && in.gap == nil {
+		in.gap = time.AfterFunc(inboxGap, in.tellOfGap)
+	}
+	in.mu.Unlock()
+	if !worked {
+		in.tellOfGap()
+	}
+	return d, again
+}
+
+// confirmed notes that grants can arrive. Those who wait have to ask, to get into the
+// queue, and because messages were lost since the last subscription. After several that
+// did not last, they rely on one only when it has stood for a while: each time they
+// would ask in vain.
+func (in *inbox) confirmed() {
+	in.mu.Lock()
+	since := time.Now()
+	in.live, in.since = true, since
+	in.placed.begin()
+	flaps := in.brief > 1
+	if !flaps {
+		in.trouble = nil
+	} else {
+		time.AfterFunc(inboxLasts, func() { in.lasts(since) })
+	}
+	in.mu.Unlock()
+	if !flaps {
+		in.stands(since)
+	}
+}
+
+// lasts ends a series of subscriptions that did not, if that of since is still there.
+func (in *inbox) lasts(since time.Time) {
+	in.mu.Lock()
+	if in.live && in.since.Equal(since) {
+		in.brief, in.pause, in.trouble = 0, backoff{}, nil
+	}
+	in.mu.Unlock()
+	in.stands(since)
+}
+
+// stands has all heads ask, unless the subscription is not that of since any more.
+func (in *inbox) stands(since time.Time) {
+	in.mu.Lock()
+	stands := in.live && in.since.Equal(since)
+	if stands {
+		in.closeGap()
+	}
+	in.mu.Unlock()
+	if stands {
+		in.lk.lines.wakeHeads(in, true)
+	}
+}
+
+// tellOfGap has the heads ask that rely on pushes, because some were lost: when there was
+// no subscription for longer than it takes to make another. That would tell them all the
+// same, and once is enough.
+func (in *inbox) tellOfGap() {
+	in.mu.Lock()
+	open := in.gap != nil
+	in.closeGap()
+	in.mu.Unlock()
+	if open {
+		in.lk.lines.wakeHeads(in, false)
+	}
+}
+
+func (in *inbox) closeGap() {
+	if in.gap != nil {
+		in.gap.Stop()
+		in.gap = nil
+	}
+}
+
+// flaps tells whether subscriptions are made and cut again and again.
+func (in *inbox) flaps() bool {
+	if in == nil {
+		return false
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.brief > 1
 }
 
 // refused ends the listener for a while; those who wait poll.
 func (in *inbox) refused(err error) {
+	in.tellOfGap()
 	in.mu.Lock()
 	warn := !in.warned && !errors.Is(err, redis.ErrClosed)
 	in.warned = in.warned || warn
@@ -194,7 +315,11 @@ func (in *inbox) refused(err error) {
 	}
 }
 
-var errSilent = errors.New("the connection is silent")
+var (
+	errSilent       = errors.New("the connection is silent")
+	errUnsubscribed = errors.New("the server has ended the subscription")
+	errMisplaced    = errors.New("the subscription is confirmed, but the server that runs the scripts does not queue its tickets")
+)
 
 // subscribe receives until the connection fails, or nobody waits any more (nil).
 func (in *inbox) subscribe(ctx context.Context) error {
@@ -203,15 +328,22 @@ func (in *inbox) subscribe(ctx context.Context) error {
 	in.mu.Unlock()
 	ps := on.Subscribe(ctx, in.channel)
 	defer func() { _ = ps.Close() }() // closing can only fail if it is closed
+	in.mu.Lock()
+	in.ps = ps
+	in.mu.Unlock()
 	probing := false
 	for {
 		message, err := ps.ReceiveTimeout(ctx, inboxProbe)
 		switch {
 		case in.idle():
 			return nil
+		case in.isGivenUp():
+			return errMisplaced
 		case err == nil:
 			probing = false
-			in.received(message)
+			if err := in.received(message); err != nil {
+				return err
+			}
 		case !isTimeout(err):
 			return err
 		case probing:
@@ -225,10 +357,13 @@ func (in *inbox) subscribe(ctx context.Context) error {
 	}
 }
 
-func (in *inbox) received(message any) {
+func (in *inbox) received(message any) error {
 	switch m := message.(type) {
 	case *redis.Subscription:
-		_ = in.setLive(m.Kind == "subscribe")
+		if m.Kind != "subscribe" {
+			return errUnsubscribed
+		}
+		in.confirmed()
 	case *redis.Message:
 		if token, g, ok := parseGrant(m.Payload); ok {
 			if !in.lk.lines.pushed(token, g) && g.fence > 0 {
@@ -237,4 +372,5 @@ func (in *inbox) received(message any) {
 			runtime.Gosched()
 		}
 	}
+	return nil
 }

@@ -78,6 +78,7 @@ type line struct {
 	sufferer  *waiter   // the one that had asked it
 	warned    bool      // of the outage
 	turn      time.Time // since when it has had the lock without a break
+	polling   time.Time // since when its heads have found no place in the queue, although there is an inbox
 
 	alarm *time.Timer // rouses the head when it is due; nil until one has had to wait for that
 }
@@ -92,6 +93,7 @@ type waiter struct {
 	tries int     // requests that failed before there was any answer
 	pause backoff // between questions of one that is not in the queue
 	apart bool    // its next question travels alone
+	asked *inbox  // whose ticket its last question carried; nil: it had none
 
 	joined     time.Time     // its line
 	due        time.Time     // when it asks Redis next; zero: not while others are before it
@@ -136,7 +138,7 @@ func (ls *lines) tidy(key string, l *line, ins *inboxes) {
 	if in != l.inbox {
 		l.inbox.need(false)
 		in.need(true)
-		l.inbox = in
+		l.inbox, l.polling = in, time.Time{}
 	}
 	if l.holder == nil && l.waiters.first == nil && ls.names[key] == l {
 		delete(ls.names, key)
@@ -555,7 +557,7 @@ func (ls *lines) expectGrant(w *waiter, inbox string) {
 func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	w.nudged = false
+	w.nudged, w.asked = false, nil
 	if w.line.head() != w {
 		w.sleeps()
 		return t, true
@@ -566,6 +568,7 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	}
 	if inbox := in.liveID(); inbox != noInbox {
 		ls.expectGrant(w, inbox)
+		w.asked = in
 		t = ticketing{ticket: w.a.ticket(inbox), place: w.line.place, stale: w.stale}
 	}
 	if expecting = t.ticket != "" || w.line.contended || !w.ticketed.IsZero(); expecting {
@@ -605,9 +608,11 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 		}
 	case out.queued:
 		w.stale = ""
+		w.asked.queued(c.sent)
 		w.enqueued(registration{sent: c.sent, server: out.server})
 		w.askIn(w.leasePause(out.left))
 	default:
+		w.notQueued(c.sent)
 		w.unqueued(out.left)
 	}
 	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
@@ -686,7 +691,30 @@ func (w *waiter) unqueued(left time.Duration) {
 		return
 	}
 	w.registered, w.line.place = nil, 0
-	w.askIn(min(w.pause.next(), w.leasePause(left)))
+	d, in := w.leasePause(left), w.line.inbox
+	if in != nil {
+		if w.line.polling.IsZero() {
+			w.line.polling = time.Now()
+		}
+		in.polls(w.line.polling)
+	}
+	if !in.flaps() { // else pushes are about to come back, again and again
+		d = min(d, w.pause.next())
+	}
+	w.askIn(d)
+}
+
+// notQueued notes that w is not in the queue although its question asked for that: the
+// inbox is not subscribed where the question was executed. On a cluster this is most
+// often because the slot has moved, or is moving: the client will know in a moment.
+func (w *waiter) notQueued(sent time.Time) {
+	l, lk := w.line, w.a.lk
+	switch {
+	case w.asked == nil:
+	case lk.clustered && (lk.inboxes.of(w.a.keys.lock) != w.asked || l.polling.IsZero() || time.Since(l.polling) < pollingSaid):
+	default:
+		w.asked.notQueued(sent)
+	}
 }
 
 // askHead has the head of a line ask at once.
@@ -707,7 +735,7 @@ func (w *waiter) give(g grant) {
 
 func (w *waiter) enqueued(r registration) {
 	w.registered = &r
-	w.pause = backoff{}
+	w.pause, w.line.polling = backoff{}, time.Time{}
 	w.line.answered()
 	if w.line.place == 0 {
 		w.line.place = r.server
@@ -733,8 +761,9 @@ func (ls *lines) pushed(token string, g grant) bool {
 	return true
 }
 
-// wakeHeads has the heads ask that rely on an inbox: when it has become live,
-// to get into the queue; when it has failed, since their tickets are dead.
+// wakeHeads has the heads ask that have to do with an inbox: when it has become live all
+// of them, to get into the queue; when it has failed those that rely on it, since their
+// tickets are dead. The others ask anyhow.
 func (ls *lines) wakeHeads(in *inbox, live bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -744,6 +773,9 @@ func (ls *lines) wakeHeads(in *inbox, live bool) {
 			continue // nobody, or one that a local release will bring along
 		}
 		if !live {
+			if w.registered == nil {
+				continue
+			}
 			w.registered = nil
 		}
 		w.nudge()
