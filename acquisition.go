@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // acquisition is one call of Acquire or TryAcquire: one token, however many
@@ -112,7 +113,7 @@ func (a *acquisition) outcome(c *call, reply string, err error) outcome {
 		if r, err = parseAcquire(reply); err != nil {
 			a.doubt(c)
 		}
-	} else if maybeExecuted(err) {
+	} else if wire.MaybeExecuted(err) {
 		a.doubt(c)
 	}
 	switch {
@@ -161,11 +162,10 @@ func (a *acquisition) first(ctx context.Context) (out outcome) {
 		}
 	}()
 	a.claim.limit(a.ttl)
-	for n := range attempts(ctx) {
-		if out = a.try(ctx, n == tries-1 && maybeAnothers(out.err)); out.err == nil || !worthRepeating(out.err) || a.claim.spent() {
-			break
-		}
-	}
+	_ = wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
+		out = a.try(ctx, alone)
+		return !worthRepeating(out.err) || a.claim.spent(), out.err
+	})
 	out.err = ended(ctx, out.err)
 	returned = true
 	return out
@@ -174,7 +174,7 @@ func (a *acquisition) first(ctx context.Context) (out outcome) {
 // worthRepeating leaves READONLY out: as the first answer it says that the
 // client is connected to a replica, which the caller should hear at once.
 func worthRepeating(err error) bool {
-	return isTransient(err) && !hasState(err, "READONLY")
+	return wire.IsTransient(err) && !wire.HasState(err, "READONLY")
 }
 
 // finish turns the last outcome into what the caller gets. Whoever gets an error
@@ -190,7 +190,7 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 	if stands || a.queued || len(a.unanswered) > 0 || a.claim != nil {
 		a.takeBack(ctx, stands || a.queued)
 	}
-	var stray *strayError
+	var stray *wire.StrayError
 	if a.waiter.reported || errors.As(err, &stray) {
 		a.lk.reports.wait(ctx)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // request is one script with its arguments. It is never handed to the client, whose hooks
@@ -134,7 +136,7 @@ func (a *counted) explains(err error) bool {
 	case errors.As(err, &answer):
 		return true
 	}
-	return a.times == 0 || maybeExecuted(err)
+	return a.times == 0 || wire.MaybeExecuted(err)
 }
 
 // replyLimit is how long a request about a lock with this TTL waits for its
@@ -211,13 +213,6 @@ type call struct {
 	watchers atomic.Pointer[watcher]
 }
 
-// The progress of a call.
-const (
-	notHandedOver int32 = iota // others are before it
-	handedOver                 // to the client, which has not written it
-	mayBeWritten               // see (*once).Args
-)
-
 // watcher is called when a call is done. It is one of a list.
 type watcher struct {
 	f    func()
@@ -291,7 +286,7 @@ func (c *call) whenDone(f func()) {
 func (c *call) isTooLate() bool {
 	err := c.ctx.Err()
 	if err != nil {
-		c.finish("", &notSentError{err})
+		c.finish("", wire.NotSent(err))
 	}
 	return err != nil
 }
@@ -340,7 +335,7 @@ func (c *call) underWay() bool {
 
 // answered tells whether the server has replied, so that the request cannot be
 // executed any more.
-func (c *call) answered() bool { return !c.underWay() && !maybeExecuted(c.err) }
+func (c *call) answered() bool { return !c.underWay() && !wire.MaybeExecuted(c.err) }
 
 // leftNothing tells whether a call that was answered has left nothing in Redis: neither
 // lock nor ticket.
@@ -367,7 +362,7 @@ func (c *call) askedBefore(server int64) bool {
 // both arrive as a context error of the bounded ctx.
 func (lk *Locker) plainError(ctx context.Context, err error, c *call) error {
 	switch {
-	case err == nil || !isContextError(err):
+	case err == nil || !wire.IsContextError(err):
 		return err
 	case ctx.Err() != nil:
 		return contextError(ctx)
@@ -377,24 +372,19 @@ func (lk *Locker) plainError(ctx context.Context, err error, c *call) error {
 }
 
 // noReply is the error of a call whose time was over, with what is known of why.
-func (c *call) noReply(limit time.Duration, e engine) *noReplyError {
+func (c *call) noReply(limit time.Duration, e engine) error {
 	progress := c.request.progress.Load()
-	return &noReplyError{
-		waited: limit, progress: progress, never: progress != mayBeWritten && !c.underWay(),
-		shortage: e.shortage(c.request.key()),
-	}
+	return wire.NoReplyAfter(limit, progress, progress != wire.MayBeWritten && !c.underWay(), e.shortage(c.request.key()))
 }
 
 // persist repeats a request that failed in transport a few times. It is for
 // requests whose repetition is harmless and whose failure needs no undoing.
 func (lk *Locker) persist(ctx context.Context, r request) (c *call, reply string, err error) {
-	for n := range attempts(ctx) {
-		r.alone = n == tries-1 && maybeAnothers(err)
+	err = wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
+		r.alone = alone
 		c, reply, err = lk.ask(ctx, r)
-		if err == nil || !isTransient(err) {
-			break
-		}
-	}
+		return false, err
+	})
 	return c, reply, ended(ctx, err)
 }
 
@@ -402,10 +392,10 @@ func (lk *Locker) persist(ctx context.Context, r request) (c *call, reply string
 // ended them. (With ContextTimeoutEnabled, a time-out of the socket comes a moment
 // before the end of ctx.)
 func ended(ctx context.Context, err error) error {
-	if deadline, limited := ctx.Deadline(); limited && isTimeout(err) && !time.Now().Before(deadline) {
+	if deadline, limited := ctx.Deadline(); limited && wire.IsTimeout(err) && !time.Now().Before(deadline) {
 		<-ctx.Done()
 	}
-	if err == nil || ctx.Err() == nil || isContextError(err) || !isTransient(err) {
+	if err == nil || ctx.Err() == nil || wire.IsContextError(err) || !wire.IsTransient(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", contextError(ctx), err)

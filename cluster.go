@@ -2,12 +2,13 @@ package redislock
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // cluster is the engine for a Redis Cluster. Routing and redirects are the client's
@@ -88,11 +89,11 @@ func (c *cluster) home(key string) (addr string, on subscriber) {
 	if !c.known.Load() {
 		return "", nil
 	}
-	catch(func() {
+	wire.Catch(func() {
 		if primary, err := c.of.MasterForKey(context.Background(), key); err == nil { // else nobody serves the slot
 			addr, on = primary.Options().Addr, primary
 		}
-	}, func(err *strayError) { err.log(c.reports) })
+	}, func(err *wire.StrayError) { err.Log(c.reports) })
 	return addr, on
 }
 
@@ -107,7 +108,7 @@ func (c *cluster) after(failure error) {
 // suspect has the client load the topology anew, in the background. It does so at
 // most five times a second.
 func (c *cluster) suspect() {
-	catch(func() { c.of.ReloadState(context.Background()) }, func(err *strayError) { err.log(c.reports) })
+	wire.Catch(func() { c.of.ReloadState(context.Background()) }, func(err *wire.StrayError) { err.Log(c.reports) })
 }
 
 func (c *cluster) shortage(key string) string {
@@ -155,8 +156,6 @@ func (t *attendance) stop() {
 	t.timer.Stop()
 }
 
-var errReplaced = errors.New("no reply, and the slot has got another primary")
-
 func (t *attendance) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +164,7 @@ func (t *attendance) look() {
 	}
 	for _, call := range t.batch {
 		if addr, on := t.cluster.home(call.request.key()); on != nil && addr != t.addr {
-			call.finish("", errReplaced)
+			call.finish("", wire.ErrReplaced)
 		}
 	}
 	go t.cluster.reload()
@@ -183,7 +182,7 @@ func (c *cluster) reload() {
 		defer c.mu.Unlock()
 		c.reloads--
 	}()
-	catch(c.look, func(err *strayError) { err.log(c.reports) })
+	wire.Catch(c.look, func(err *wire.StrayError) { err.Log(c.reports) })
 }
 
 // look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with

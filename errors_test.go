@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"testing"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // --- every error (fault 49) -----------------------------------------------------------
@@ -301,34 +302,6 @@ type serverError string
 func (e serverError) Error() string { return string(e) }
 func (serverError) RedisError()     {}
 
-func TestTransientAndAmbiguousErrors(t *testing.T) {
-	for _, c := range []struct {
-		err                      error
-		transient, maybeExecuted bool
-	}{
-		{io.EOF, true, true},
-		{io.ErrUnexpectedEOF, true, true},
-		{&net.OpError{Op: "read", Err: errWork}, true, true},
-		{&net.OpError{Op: "write", Err: errWork}, true, true},
-		{&net.OpError{Op: "dial", Err: errWork}, true, false},
-		{fmt.Errorf("wrapped: %w", &net.OpError{Op: "dial", Err: errWork}), true, false},
-		{&noReplyError{progress: mayBeWritten}, true, true},
-		{&noReplyError{}, true, true},
-		{&noReplyError{never: true}, true, false},
-		{redis.ErrPoolTimeout, true, false},
-		{redis.ErrClosed, false, false},
-		{serverError("LOADING x"), true, false},
-		{serverError("ERR prefix: -READONLY x"), true, false},
-		{serverError("WRONGTYPE x"), false, false},
-		{serverError("OOM x"), false, false},
-		{serverError("NOPERM x"), false, false},
-	} {
-		require.Equal(t, c.transient, isTransient(c.err), "transient: %v", c.err)
-		require.Equal(t, c.maybeExecuted, maybeExecuted(c.err), "maybe executed: %v", c.err)
-	}
-	require.False(t, maybeExecuted(nil))
-}
-
 // --- lost replies (faults 1, 2, 3, 5) ---------------------------------------------------------
 
 // clients are go-redis with and without retries of its own.
@@ -342,7 +315,7 @@ func TestLostReplyToAcquireIsALockOrNoKey(t *testing.T) {
 	for client, options := range clients {
 		for name, acquire := range acquirers {
 			for _, kind := range []faultKind{loseReply, cutReply} {
-				for _, times := range []int{1, 2, tries} {
+				for _, times := range []int{1, 2, wire.Tries} {
 					t.Run(fmt.Sprintf("%s/%s/%d/%d", client, name, kind, times), func(t *testing.T) {
 						inBubble(t, func(t *testing.T, r *fakeRedis) {
 							r.net.fail(opAcquire, kind, times)
@@ -361,7 +334,7 @@ func TestLostReplyToAcquireIsALockOrNoKey(t *testing.T) {
 								require.Equal(t, fmt.Sprint(lock.Fence()), r.value("{lock:a}:fence"))
 								require.LessOrEqual(t, time.Until(lock.Until()), r.TTL("lock:a"))
 							}
-							require.Equal(t, times == tries, err != nil, "repeated a few times")
+							require.Equal(t, times == wire.Tries, err != nil, "repeated a few times")
 							requireNoGoroutines(t)
 						})
 					})
@@ -477,7 +450,7 @@ func TestFailedReleaseCanBeRepeated(t *testing.T) {
 		"breaks":       {outages["refused"].begin, outages["refused"].end, true}, // before anything is written
 		"silent":       {outages["silent"].begin, outages["silent"].end, false},
 		"server error": {func(r *fakeRedis) { r.answerWith(func(string) string { return "MISCONF no" }) }, func(r *fakeRedis) { r.answerWith(nil) }, true},
-		"replies lost": {func(r *fakeRedis) { r.net.fail(opRelease, cutReply, tries) }, func(*fakeRedis) {}, false},
+		"replies lost": {func(r *fakeRedis) { r.net.fail(opRelease, cutReply, wire.Tries) }, func(*fakeRedis) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // Extend sets the lease to ttl from now, longer or shorter than it was. With a
@@ -104,25 +106,29 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 	return nil
 }
 
-func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) (err error) {
+func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	defer l.wakeWatchdog() // what remains may be shorter than it knows
-	for n := range attempts(ctx) {
+	answered := false
+	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
 		r := l.extendRequest(ttl, "set")
-		r.alone = n == tries-1 && maybeAnothers(err)
-		c, reply, failure := l.askExtend(ctx, r)
-		if err = failure; err == nil {
+		r.alone = alone
+		c, reply, err := l.askExtend(ctx, r)
+		if err == nil {
 			l.adoptFloor(c)
-			return l.extended(c.sent, ttl, reply)
+			answered = true
+			return true, l.extended(c.sent, ttl, reply)
 		}
-		if maybeLate(err) {
+		if wire.MaybeLate(err) {
 			l.term.MayBeCutTo(ttl)
 		}
 		if ended := l.ended(); ended != nil {
-			return ended
+			answered = true
+			return true, ended
 		}
-		if !isTransient(err) {
-			break
-		}
+		return false, err
+	})
+	if answered {
+		return err
 	}
 	return ended(ctx, err)
 }
@@ -139,7 +145,7 @@ func (l *Lock) adoptFloor(c *call) {
 // leaves the record of the fence alone.
 func (l *Lock) askExtend(ctx context.Context, r request) (*call, string, error) {
 	c, reply, err := l.lk.ask(ctx, r)
-	if isSplit(err) {
+	if wire.IsSplit(err) {
 		c, reply, err = l.lk.ask(ctx, r.withLockAlone())
 	}
 	return c, reply, err

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // enoughSilence is for how long a node may leave everything unanswered before it is
@@ -57,6 +59,15 @@ type unaskedError struct{ err error }
 
 func (e *unaskedError) Error() string { return "it was not asked: " + e.err.Error() }
 func (e *unaskedError) Unwrap() error { return e.err }
+
+// MaybeExecuted, Transient and Outage make it a [wire.Failure].
+func (e *unaskedError) MaybeExecuted() bool { return false }
+
+// Transient is so if why it was not asked is.
+func (e *unaskedError) Transient() bool { return wire.IsTransient(e.err) }
+
+// Outage as well.
+func (e *unaskedError) Outage() bool { return wire.IsOutage(e.err) }
 
 func silentFor(d time.Duration) error {
 	return &unaskedError{fmt.Errorf("it has not answered for %s", d.Round(time.Millisecond))}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // identifyLimit is how long NewQuorum waits for the run ids.
@@ -28,15 +30,15 @@ func (q *quorum) identify() error {
 	defer cancel()
 	results := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
-		go catch(func() { results <- n.identify(ctx) }, func(err *strayError) {
-			err.log(n.lk.reports)
+		go wire.Catch(func() { results <- n.identify(ctx) }, func(err *wire.StrayError) {
+			err.Log(n.lk.reports)
 			results <- fmt.Errorf("%s: %w", n, err)
 		})
 	}
 	for range q.nodes {
 		select {
 		case err := <-results:
-			if err != nil && !isTransient(err) {
+			if err != nil && !wire.IsTransient(err) {
 				return err
 			}
 		case <-ctx.Done():
@@ -120,7 +122,7 @@ func (n *node) runID(ctx context.Context) (string, error) {
 	var answer redis.Error
 	switch {
 	case err == nil:
-	case errors.As(err, &answer) && !isOutage(err) && !hasState(answer, "NOPERM"):
+	case errors.As(err, &answer) && !wire.IsOutage(err) && !wire.HasState(answer, "NOPERM"):
 		return "", nil
 	default:
 		return "", fmt.Errorf("INFO: %w", err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 const (
@@ -77,11 +79,11 @@ type inbox struct {
 	since   time.Time     // when it did
 	ps      *redis.PubSub // the subscription, to be closed when it is given up
 	givenUp bool
-	brief   int         // subscriptions in a row that did not last
-	flapped time.Time   // when the second of them ended
-	pause   backoff     // before the next one
-	trouble error       // why there is none that lasts, or that is of use; nil: nothing is known
-	gap     *time.Timer // has the heads ask that relied on the last one; nil: nobody has to
+	brief   int          // subscriptions in a row that did not last
+	flapped time.Time    // when the second of them ended
+	pause   wire.Backoff // before the next one
+	trouble error        // why there is none that lasts, or that is of use; nil: nothing is known
+	gap     *time.Timer  // has the heads ask that relied on the last one; nil: nobody has to
 	placed  placement
 }
 
@@ -161,7 +163,7 @@ func (in *inbox) listen() {
 	for ctx := context.Background(); !in.idle(); {
 		var err error
 		stray := false
-		catch(func() { err = in.subscribe(ctx) }, func(e *strayError) { // the goroutine may be at its end
+		wire.Catch(func() { err = in.subscribe(ctx) }, func(e *wire.StrayError) { // the goroutine may be at its end
 			stray = true
 			_, _ = in.ended(e)
 			in.refused(e)
@@ -174,7 +176,7 @@ func (in *inbox) listen() {
 			in.refused(err)
 			return
 		}
-		pause(ctx, d)
+		wire.Pause(ctx, d)
 	}
 }
 
@@ -189,13 +191,13 @@ func (in *inbox) ended(err error) (d time.Duration, again bool) {
 	in.mu.Lock()
 	worked, lasted, givenUp := in.live, in.live && time.Since(in.since) >= inboxLasts, in.givenUp
 	in.live, in.ps, in.givenUp = false, nil, false
-	again = givenUp || isOutage(err)
+	again = givenUp || wire.IsOutage(err)
 	if !givenUp {
 		in.trouble = err
 	}
 	switch {
 	case lasted:
-		in.brief, in.pause = 0, backoff{}
+		in.brief, in.pause = 0, wire.Backoff{}
 	case givenUp || !again:
 	case worked && in.brief == 0:
 		in.brief++
@@ -206,7 +208,7 @@ func (in *inbox) ended(err error) (d time.Duration, again bool) {
 		}
 		fallthrough
 	default:
-		d = in.pause.next()
+		d = in.pause.Next()
 	}
 	if in.brief > 1 && again && !givenUp {
 		in.trouble = fmt.Errorf("the subscription does not last: %w", err)
@@ -251,7 +253,7 @@ func (in *inbox) confirmed() {
 func (in *inbox) lasts(since time.Time) {
 	in.mu.Lock()
 	if in.live && in.since.Equal(since) {
-		in.brief, in.pause, in.trouble = 0, backoff{}, nil
+		in.brief, in.pause, in.trouble = 0, wire.Backoff{}, nil
 	}
 	in.mu.Unlock()
 	in.stands(since)
@@ -344,7 +346,7 @@ func (in *inbox) subscribe(ctx context.Context) error {
 			if err := in.received(message); err != nil {
 				return err
 			}
-		case !isTimeout(err):
+		case !wire.IsTimeout(err):
 			return err
 		case probing:
 			return errSilent

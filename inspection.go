@@ -6,25 +6,26 @@ import (
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo.
-func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
+func (a *acquisition) resume(ctx context.Context) (*Lock, error) {
 	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set", a.claim)
 	late := false
-	for n := range attempts(ctx) {
-		r.alone = n == tries-1 && maybeAnothers(failure)
-		c, reply, err := a.lk.ask(ctx, r)
-		if err == nil {
-			return a.resumed(c, reply, late)
-		}
-		late = late || maybeLate(err)
-		if failure = err; !isTransient(err) {
-			break
-		}
+	var c *call
+	var reply string
+	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
+		r.alone = alone
+		c, reply, err = a.lk.ask(ctx, r)
+		late = late || wire.MaybeLate(err)
+		return false, err
+	})
+	if err != nil {
+		return nil, a.failed(ended(ctx, err))
 	}
-	return nil, a.failed(ended(ctx, failure))
+	return a.resumed(c, reply, late)
 }
 
 // resumed: late says that an earlier try may yet be executed, and set the lease to

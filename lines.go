@@ -57,6 +57,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // lines holds what a Locker knows of each name that it holds or waits for.
@@ -88,12 +90,12 @@ type line struct {
 type waiter struct {
 	a     *acquisition
 	line  *line
-	left  bool    // its line
-	lock  *Lock   // what it has left with, if anything
-	tries int     // requests that failed before there was any answer
-	pause backoff // between questions of one that is not in the queue
-	apart bool    // its next question travels alone
-	asked *inbox  // whose ticket its last question carried; nil: it had none
+	left  bool         // its line
+	lock  *Lock        // what it has left with, if anything
+	tries int          // requests that failed before there was any answer
+	pause wire.Backoff // between questions of one that is not in the queue
+	apart bool         // its next question travels alone
+	asked *inbox       // whose ticket its last question carried; nil: it had none
 
 	joined     time.Time     // its line
 	due        time.Time     // when it asks Redis next; zero: not while others are before it
@@ -260,7 +262,7 @@ func (w *waiter) lastGrant() *Lock {
 // another's error, and all find out for themselves, at the same time: each waiting
 // for those before it, on a server that is silent, would take a time-out for each.
 func (l *line) failed(err error) {
-	common := everybodys(err)
+	common := wire.Common(err)
 	for w := l.waiters.first; w != nil; w = w.behind {
 		switch {
 		case common != nil:
@@ -275,8 +277,8 @@ func (l *line) failed(err error) {
 // failure of Redis: it is due to the ctx or to the TTL of the one who failed, or a
 // panic.
 func isOwn(err error) bool {
-	var stray *strayError
-	return isContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &stray)
+	var stray *wire.StrayError
+	return wire.IsContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &stray)
 }
 
 // hold notes that lock stands in the key, unless it has ended by now.
@@ -588,7 +590,7 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 	switch {
 	case out.lock != nil:
 	case out.err != nil:
-		if isOutage(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
+		if wire.IsOutage(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
 			l.outage, l.sufferer = out.err, w
 		}
 		if partlyHeld(out.err) {
@@ -597,11 +599,11 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 		if err := w.verdict(out.err); err != nil {
 			return err
 		}
-		w.apart = maybeAnothers(out.err) && (l.contended || w.tries == tries-1)
-		d := min(w.pause.next(), jittered(w.a.lk.opts.pollInterval))
+		w.apart = wire.MaybeAnothers(out.err) && (l.contended || w.tries == wire.Tries-1)
+		d := min(w.pause.Next(), jittered(w.a.lk.opts.pollInterval))
 		switch {
 		case w.waitsItsTurn():
-		case l.contended && w.behind != nil && maybeAnothers(out.err):
+		case l.contended && w.behind != nil && wire.MaybeAnothers(out.err):
 			w.givesWay(d)
 		default:
 			w.askIn(d)
@@ -622,13 +624,13 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 // verdict on a failure: nil if it is waited out.
 func (w *waiter) verdict(err error) error {
 	if w.line.contended {
-		if !isOutage(err) {
+		if !wire.IsOutage(err) {
 			return err
 		}
 		return nil
 	}
 	w.tries++
-	if w.tries == tries || !worthRepeating(err) {
+	if w.tries == wire.Tries || !worthRepeating(err) {
 		return err
 	}
 	return nil
@@ -643,7 +645,7 @@ func (ls *lines) lastAnswer(w *waiter) (contended bool, outage error) {
 	if l.outage == nil || l.sufferer == w {
 		return l.contended, l.outage
 	}
-	return l.contended, outageOf(l.outage)
+	return l.contended, wire.Shareable(l.outage)
 }
 
 // newOutage is an outage that nobody was warned of yet, or nil.
@@ -666,7 +668,7 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 	case w.left:
 		return true, w.lock
 	case err != nil:
-		if maybeExecuted(err) {
+		if wire.MaybeExecuted(err) {
 			w.strays = append(w.strays, c)
 		}
 		w.nudge()
@@ -699,7 +701,7 @@ func (w *waiter) unqueued(left time.Duration) {
 		in.polls(w.line.polling)
 	}
 	if !in.flaps() { // else pushes are about to come back, again and again
-		d = min(d, w.pause.next())
+		d = min(d, w.pause.Next())
 	}
 	w.askIn(d)
 }
@@ -735,7 +737,7 @@ func (w *waiter) give(g grant) {
 
 func (w *waiter) enqueued(r registration) {
 	w.registered = &r
-	w.pause, w.line.polling = backoff{}, time.Time{}
+	w.pause, w.line.polling = wire.Backoff{}, time.Time{}
 	w.line.answered()
 	if w.line.place == 0 {
 		w.line.place = r.server

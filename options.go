@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // MinTTL is the shortest lease that can be asked for. Below it the time that
@@ -97,7 +99,7 @@ func WithFenceRetention(d time.Duration) Option {
 // unless d is positive.
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
-	d = min(max(d, firstPause), maxLease)
+	d = min(max(d, wire.FirstPause), maxLease)
 	return func(o *options) { o.pollInterval = d }
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 type tenant struct{}
@@ -153,7 +155,7 @@ func TestASilentRedisFailsALineAtOnce(t *testing.T) {
 			requireFailure(t, got.err, opAcquire, "lock:a")
 			requireNotContextError(t, got.err)
 			require.ErrorContains(t, got.err, " Redis within ")
-			require.LessOrEqual(t, got.at.Sub(start), 2*tries*(5*time.Second+time.Second))
+			require.LessOrEqual(t, got.at.Sub(start), 2*wire.Tries*(5*time.Second+time.Second))
 		}
 		r.net.flow()
 		requireNoGoroutines(t)
@@ -186,7 +188,7 @@ func TestACommonFailureIsPassedOnInTheWordsOfRedis(t *testing.T) {
 					text := strings.ReplaceAll(got.err.Error(), "tenant "+tenant, "")
 					require.NotContains(t, text, "tenant")
 				}
-				require.LessOrEqual(t, r.requests(opAcquire), tries)
+				require.LessOrEqual(t, r.requests(opAcquire), wire.Tries)
 			})
 		})
 	}
@@ -236,7 +238,7 @@ func TestAWaiterThatIsRefusedKeepsNobodyFromTheLock(t *testing.T) {
 		released := time.Now()
 		got := <-b
 		require.NoError(t, got.err)
-		require.Less(t, got.at.Sub(released), 3*lastPause)
+		require.Less(t, got.at.Sub(released), 3*wire.LastPause)
 		require.NoError(t, got.lock.Release(t.Context())) // to one of the others
 		for range 2 {
 			select {

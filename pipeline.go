@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 const (
@@ -175,8 +177,8 @@ func (p *pipeline) travel(number int, batch []*call) {
 // venture is execute for a goroutine that nobody's calls depend on: whatever the client
 // does, all calls of the batch are finished.
 func (p *pipeline) venture(batch []*call) {
-	catch(func() { p.execute(batch) }, func(err *strayError) {
-		err.log(p.reports)
+	wire.Catch(func() { p.execute(batch) }, func(err *wire.StrayError) {
+		err.Log(p.reports)
 		for _, c := range batch {
 			if c != nil { // execute has removed those that were too late
 				c.finish("", err)
@@ -264,7 +266,7 @@ func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []
 	var worst error // of those that time may mend
 	for i, c := range batch {
 		reply, failure := p.result(commands, i, trip)
-		if failure != nil && isOutage(failure) {
+		if failure != nil && wire.IsOutage(failure) {
 			worst = failure
 		}
 		switch {

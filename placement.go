@@ -1,6 +1,10 @@
 package redislock
 
-import "time"
+import (
+	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
+)
 
 // A subscription can work, and yet be on another server than the one that runs the
 // scripts: an address that leads to another one now (a virtual address, a service of
@@ -88,7 +92,7 @@ func (in *inbox) notQueued(sent time.Time) {
 	if in.placed.missed(sent) {
 		in.givenUp = true
 		ps := in.ps
-		go catch(func() { _ = ps.Close() }, func(*strayError) {}) // it may block, and ends the receiving
+		go wire.Catch(func() { _ = ps.Close() }, func(*wire.StrayError) {}) // it may block, and ends the receiving
 	}
 }
 

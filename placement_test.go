@@ -13,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // address is one that leads to a server, and later to another.
@@ -148,13 +150,13 @@ func TestASubscriptionThatIsNotWhereTheScriptsRunIsReportedOnce(t *testing.T) {
 		require.LessOrEqual(t, client.count(), 6+120, "at last every 30 s")
 		before := r.requests(opAcquire)
 		time.Sleep(time.Minute)
-		require.LessOrEqual(t, r.requests(opAcquire)-before, 2*(int(time.Minute/(lastPause/2))+2))
+		require.LessOrEqual(t, r.requests(opAcquire)-before, 2*(int(time.Minute/(wire.LastPause/2))+2))
 
 		require.NoError(t, b.Release(t.Context()))
 		released := time.Now()
 		got := <-second
 		require.NoError(t, got.err)
-		require.LessOrEqual(t, got.at.Sub(released), lastPause)
+		require.LessOrEqual(t, got.at.Sub(released), wire.LastPause)
 
 		client.lead(r.connect())
 		time.Sleep(inboxRefused + time.Second)
@@ -299,7 +301,7 @@ func TestSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
 					questions, subscriptions := r.requests(opAcquire)-asked, int(proxy.made.Load()-made)
 					t.Logf("%d questions, %d subscriptions", questions, subscriptions)
 					require.LessOrEqual(t, questions, most)
-					require.LessOrEqual(t, subscriptions, 2*(7+int(watched/(lastPause/2))), "two each: go-redis makes one by itself")
+					require.LessOrEqual(t, subscriptions, 2*(7+int(watched/(wire.LastPause/2))), "two each: go-redis makes one by itself")
 					require.Len(t, r.logged("does not last"), 1)
 					require.Len(t, r.logged("polling"), 1)
 

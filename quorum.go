@@ -52,6 +52,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // The default for how long a node may take to answer one request.
@@ -287,8 +289,8 @@ func (n *node) start(ctx context.Context, limit time.Duration, r request, answer
 	c.willFinish()
 	go func() {
 		defer answered()
-		catch(func() { n.execute(ctx, c) }, func(err *strayError) {
-			err.log(n.lk.reports)
+		wire.Catch(func() { n.execute(ctx, c) }, func(err *wire.StrayError) {
+			err.Log(n.lk.reports)
 			n.remember(err)
 			c.finish("", err)
 		})
@@ -317,7 +319,7 @@ func (n *node) remember(err error) {
 	switch {
 	case err == nil:
 		n.trouble.Store(nil)
-	case !isContextError(err):
+	case !wire.IsContextError(err):
 		n.trouble.Store(&err)
 	}
 }
@@ -326,7 +328,7 @@ func (n *node) remember(err error) {
 // it was not asked or took too long.
 func (n *node) failure(err error, c *call, limit time.Duration) error {
 	var unasked *unaskedError
-	late := isContextError(err)
+	late := wire.IsContextError(err)
 	if late {
 		err = c.noReply(limit, n.lk.engine)
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // fakeQuorum is several fake servers, numbered from 0, and a Locker on all of them.
@@ -292,7 +294,7 @@ func TestQuorumOfServersThatRefuse(t *testing.T) {
 			require.ErrorAs(t, err, &answer, name)
 			require.ErrorContains(t, err, wrongType)
 			requireFailure(t, err, opAcquire, "lock:a")
-			require.False(t, isTransient(err))
+			require.False(t, wire.IsTransient(err))
 			synctest.Wait()
 		}
 		require.Empty(t, q.nodes[2].value("lock:a"))
@@ -858,7 +860,7 @@ func TestQuorumWaitersPollAndAreServed(t *testing.T) {
 		require.Greater(t, asked, 199)
 		released := time.Now()
 		require.NoError(t, lock.Release(t.Context()))
-		require.LessOrEqual(t, (<-got).Sub(released), lastPause+time.Millisecond)
+		require.LessOrEqual(t, (<-got).Sub(released), wire.LastPause+time.Millisecond)
 		synctest.Wait()
 		q.requireFree("a")
 	})
@@ -1215,7 +1217,7 @@ func (f *fight) fighter(ctx context.Context, t *testing.T, lk *Locker, rnd *rand
 		}
 		f.enter(t, lock)
 		for range rnd.IntN(4) {
-			pause(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
+			wire.Pause(ctx, time.Duration(rnd.IntN(300))*time.Millisecond)
 			if rnd.IntN(2) == 0 {
 				_ = lock.Extend(ctx, time.Duration(200+rnd.IntN(2000))*time.Millisecond)
 			}
@@ -1226,7 +1228,7 @@ func (f *fight) fighter(ctx context.Context, t *testing.T, lk *Locker, rnd *rand
 				break
 			}
 		}
-		pause(ctx, time.Duration(rnd.IntN(100))*time.Millisecond)
+		wire.Pause(ctx, time.Duration(rnd.IntN(100))*time.Millisecond)
 	}
 }
 
@@ -1309,7 +1311,7 @@ func TestQuorumReleaseWithOddRepliesMayHaveBeenExecuted(t *testing.T) {
 		}
 		_, err := lock.requestRelease(t.Context(), false)
 		require.Error(t, err)
-		require.True(t, maybeExecuted(err), "%v", err)
+		require.True(t, wire.MaybeExecuted(err), "%v", err)
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // quorumError says why a request found no majority, neither for nor against it: which
@@ -15,9 +17,9 @@ type quorumError struct {
 	yes, no     int
 	causes      []error // by node, in its words; without those that voted
 
-	refused       bool // so many nodes refuse that trying again at once does not help
-	hopeless      bool // and that waiting does not help: see isOutage
-	maybeExecuted bool // on one of the nodes at least
+	refused  bool // so many nodes refuse that trying again at once does not help
+	hopeless bool // and that waiting does not help: see isOutage
+	executed bool // on one of the nodes at least
 }
 
 func (e *quorumError) Error() string {
@@ -33,6 +35,18 @@ func (e *quorumError) Error() string {
 // Unwrap gives the causes. None of them is a context error: what a node did not answer
 // in the time that it has is a time-out, whatever time the caller has.
 func (e *quorumError) Unwrap() []error { return e.causes }
+
+// MaybeExecuted, Transient, Outage and Parts make it a [wire.Failure].
+func (e *quorumError) MaybeExecuted() bool { return e.executed }
+
+// Transient: so many nodes may serve a moment later that it is worth a try.
+func (e *quorumError) Transient() bool { return !e.refused }
+
+// Outage: waiting may help.
+func (e *quorumError) Outage() bool { return !e.hopeless }
+
+// Parts are the failures of the nodes.
+func (e *quorumError) Parts() []error { return e.causes }
 
 // partlyHeld tells whether an outage leaves no majority to an acquisition because
 // somebody else has some of the nodes. Waiting for the holder is worthwhile then.
@@ -71,10 +85,10 @@ func (t *tally) add(node int, v vote, err error) {
 	if err != nil {
 		v = noAnswer
 		t.causes[node] = err
-		if !isTransient(err) {
+		if !wire.IsTransient(err) {
 			t.refused++
 		}
-		if !isOutage(err) {
+		if !wire.IsOutage(err) {
 			t.hopeless++
 		}
 	}
@@ -126,7 +140,7 @@ func (t *tally) failure() error {
 		case v == noVote && call != nil && t.round.timedOut(): // else nobody has waited for it
 			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, call, t.limit))
 		}
-		e.maybeExecuted = e.maybeExecuted || call != nil &&
+		e.executed = e.executed || call != nil &&
 			(v == voteYes || !call.answered() || v == noAnswer && call.err == nil) // the last: nobody can read what it says
 	}
 	return e

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 const (
@@ -63,7 +65,7 @@ func (l *Lock) logged(ctx context.Context, err error) {
 	if err == nil {
 		return // most often; errors.As would allocate
 	}
-	var stray *strayError
+	var stray *wire.StrayError
 	if errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLost) || errors.As(err, &stray) {
 		l.lk.reports.wait(ctx)
 	}
@@ -257,7 +259,7 @@ func unfinished(ctx context.Context, waited time.Duration) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}
-	return &noReplyError{waited: waited.Round(time.Millisecond), progress: mayBeWritten}
+	return wire.NoReply(waited.Round(time.Millisecond))
 }
 
 func (l *Lock) result(r *release) error {
@@ -289,8 +291,8 @@ func (l *Lock) run(ctx context.Context, r *release) {
 func (l *Lock) runInBackground(ctx context.Context, r *release) {
 	err := errInterrupted
 	defer func() { l.conclude(r, err) }()
-	catch(func() { err = l.tryToRelease(ctx, false) }, func(stray *strayError) {
-		stray.log(l.lk.reports)
+	wire.Catch(func() { err = l.tryToRelease(ctx, false) }, func(stray *wire.StrayError) {
+		stray.Log(l.lk.reports)
 		err = stray
 	})
 }
@@ -332,18 +334,14 @@ func (l *Lock) whenReleased(f func()) {
 	}
 }
 
-func (l *Lock) tryToRelease(ctx context.Context, brief bool) (err error) {
-	for n := range attempts(ctx) {
-		alone := n == tries-1 && maybeAnothers(err)
-		var found bool
-		if found, err = l.sendRelease(ctx, alone); err == nil {
-			return l.answered(found)
+func (l *Lock) tryToRelease(ctx context.Context, brief bool) error {
+	return wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
+		found, err := l.sendRelease(ctx, alone)
+		if err == nil {
+			return true, l.answered(found)
 		}
-		if !isTransient(err) || brief && l.term.Expired() {
-			break
-		}
-	}
-	return err
+		return brief && l.term.Expired(), err
+	})
 }
 
 // mayRelease tells whether nobody else can have the lock before it is released: its lease
@@ -361,7 +359,7 @@ func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err err
 	defer func() {
 		switch {
 		case err == nil:
-		case maybeExecuted(err):
+		case wire.MaybeExecuted(err):
 			l.sentInTime = l.sentInTime || valid
 			l.doubt()
 			l.endWith(&l.released)
@@ -419,7 +417,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 		}
 	}()
 	answered, reply, failure := l.lk.ask(ctx, request)
-	if isSplit(failure) {
+	if wire.IsSplit(failure) {
 		answered, reply, failure = l.lk.ask(ctx, request.releaseAlone())
 	}
 	c, err = answered, failure
@@ -433,7 +431,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 // done for it has to be undone.
 func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseReply, err error) {
 	left, lock := lk.lines.brought(next, c, r, err)
-	if !left || r.next == nextNone && !maybeExecuted(err) {
+	if !left || r.next == nextNone && !wire.MaybeExecuted(err) {
 		return
 	}
 	a := *next.a // its own goroutine may still read the original

@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // hasty is a client that gives up soon, and repeats nothing.
@@ -22,7 +24,7 @@ func hasty(o *redis.Options) {
 // delayReleases keeps all tries of the next Release on their way until arrive is called.
 func (r *fakeRedis) delayReleases() (arrive func()) {
 	var all []func()
-	for range tries {
+	for range wire.Tries {
 		all = append(all, r.net.delay(opRelease))
 	}
 	return func() {
@@ -58,7 +60,7 @@ func TestReleaseThatMayBeExecutedLateEndsTheHandle(t *testing.T) {
 			"time-out": func(t *testing.T, lock *Lock) error {
 				err := lock.Release(t.Context())
 				requireNotContextError(t, err)
-				require.True(t, isTimeout(err), "%v", err)
+				require.True(t, wire.IsTimeout(err), "%v", err)
 				return err
 			},
 			"ctx that never ends": func(_ *testing.T, lock *Lock) error { return lock.Release(context.Background()) },
@@ -439,7 +441,7 @@ func TestWithLockWaitsForItsReleaseForALimitedTime(t *testing.T) {
 // lease is over there is nothing left that another try could save.
 func TestReleaseUnderAnEndlessContextTriesWhileTheLeaseLasts(t *testing.T) {
 	const timeout = 2 * time.Second
-	for ttl, want := range map[time.Duration]int{time.Second: 1, 3 * time.Second: 2, time.Minute: tries} {
+	for ttl, want := range map[time.Duration]int{time.Second: 1, 3 * time.Second: 2, time.Minute: wire.Tries} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {
 				client := r.connect(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = timeout, timeout })
@@ -448,7 +450,7 @@ func TestReleaseUnderAnEndlessContextTriesWhileTheLeaseLasts(t *testing.T) {
 				r.net.stall()
 				took := elapsed(func() { err = lock.Release(context.Background()) })
 				requireFailure(t, err, opRelease, "lock:a")
-				require.True(t, isTimeout(err), "%v", err)
+				require.True(t, wire.IsTimeout(err), "%v", err)
 				require.WithinRange(t, time.Unix(0, int64(took)), time.Unix(0, int64(want)*int64(timeout)), time.Unix(0, int64(want)*int64(timeout)+int64(100*time.Millisecond)))
 				r.net.flow()
 			})

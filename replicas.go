@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // replicated is the engine for one server on which an acquisition counts only once enough
@@ -112,12 +114,12 @@ func (a *acknowledgement) enough(wait *once) error {
 	switch {
 	case err == nil && n >= a.replicas:
 		return nil
-	case err != nil && maybeExecuted(err): // no reply: nothing is known
+	case err != nil && wire.MaybeExecuted(err): // no reply: nothing is known
 		return err
 	case err != nil:
-		return &notReplicatedError{reason: err.Error()}
+		return wire.NotReplicated(ErrNotReplicated, err.Error())
 	}
-	return &notReplicatedError{reason: fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, a.replicas, a.timeout)}
+	return wire.NotReplicated(ErrNotReplicated, fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, a.replicas, a.timeout))
 }
 
 // passing makes an error that passes of a redirect that the client has not followed.

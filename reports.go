@@ -43,8 +43,8 @@ type report struct {
 // warn reports what a person should look into.
 func (rs *reports) warn(message string, args ...any) { rs.report(slog.LevelWarn, message, args) }
 
-// error reports what a person has to mend.
-func (rs *reports) error(message string, args ...any) { rs.report(slog.LevelError, message, args) }
+// Error reports what a person has to mend.
+func (rs *reports) Error(message string, args ...any) { rs.report(slog.LevelError, message, args) }
 
 func (rs *reports) report(level slog.Level, message string, args []any) {
 	var caller [1]uintptr

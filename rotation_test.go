@@ -2,9 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // setUpFailure is a way in which no connection can be set up for a while. The scripts
@@ -181,35 +180,6 @@ func TestWaitersOnAQuorumRideOutThatConnectionsCannotBeSetUp(t *testing.T) {
 		require.NoError(t, lock.Release(ctx))
 		got := <-waiter
 		require.NoError(t, got.err)
-		require.LessOrEqual(t, got.at.Sub(released), lastPause)
+		require.LessOrEqual(t, got.at.Sub(released), wire.LastPause)
 	})
-}
-
-// What is refused while connections work is no outage.
-func TestARefusalIsNoFailureToSetUpAConnection(t *testing.T) {
-	for _, err := range []error{
-		errors.New("failed to authenticate: a hook's words"),
-		serverError("NOPERM this user has no permissions to access one of the channels used as arguments"),
-		serverError("ERR unknown command 'NOAUTH'"),
-		fmt.Errorf("traced: %w", serverError("NOPERM x")),
-		serverError("NOPERM this user has no permissions to run the 'evalsha' command"),
-		serverError("NOPERM ACL failure in script: User u has no permissions to run the 'set' command"),
-	} {
-		require.False(t, isSetUp(err), err)
-	}
-	for _, said := range []string{
-		"NOPERM this user has no permissions to run the 'select' command or its subcommand", // Redis 6
-		"NOPERM this user has no permissions to run the 'client|setname' command",           // Redis 7.0
-		"NOPERM User u has no permissions to run the 'select' command",                      // Valkey 8
-		"ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
-		"ERR DB index is out of range",
-	} {
-		require.True(t, isOutage(serverError(said)), said)
-		require.False(t, isTransient(serverError(said)), said)
-	}
-	require.False(t, isOutage(serverError("NOPERM x")))
-	require.False(t, isOutage(redis.ErrClosed))
-	require.True(t, isOutage(fmt.Errorf("traced: %w", fmt.Errorf("failed to initialize connection options: %w", serverError("NOPERM x")))))
-	require.True(t, isOutage(serverError("LOADING x")))
-	require.False(t, slices.ContainsFunc(transientStates, func(s string) bool { return isSetUp(serverError(s)) }))
 }

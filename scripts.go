@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // Every decision about ownership is made by one of these scripts, each of which
@@ -118,15 +120,15 @@ func (cmd *once) fill(ctx context.Context, r *request, whole bool) {
 	}
 	cmd.Cmd = *redis.NewCmd(ctx, words...)
 	cmd.progress = r.progress
-	cmd.progress.CompareAndSwap(notHandedOver, handedOver)
+	cmd.progress.CompareAndSwap(wire.NotHandedOver, wire.HandedOver)
 }
 
 // Args is what go-redis asks when it writes the command. Hooks ask too, and clients that
 // choose among servers: only if nobody has asked it is certain that nothing was written.
 // An argument that notes when it is written would know, but mocks compare arguments.
 func (cmd *once) Args() []any {
-	if cmd.progress != nil && cmd.progress.Load() != mayBeWritten {
-		cmd.progress.Store(mayBeWritten)
+	if cmd.progress != nil && cmd.progress.Load() != wire.MayBeWritten {
+		cmd.progress.Store(wire.MayBeWritten)
 	}
 	return cmd.Cmd.Args()
 }
@@ -175,7 +177,7 @@ func (cmd *once) result(trip error) (string, error) {
 		return "", unexpected("nil")
 	}
 	if cmd.times != nil && !cmd.times.explains(err) {
-		return "", &resentError{err.Error()}
+		return "", wire.Resent(err)
 	}
 	return "", cmd.unsent(err)
 }
@@ -183,10 +185,10 @@ func (cmd *once) result(trip error) (string, error) {
 // unsent says so in err if the command was not sent. The error alone does not tell: a
 // connection that breaks while it is set up has the same as one that breaks later.
 func (cmd *once) unsent(err error) error {
-	if !cmd.departing.stayed(cmd.Cmd.Args()) || !maybeExecuted(err) {
+	if !cmd.departing.stayed(cmd.Cmd.Args()) || !wire.MaybeExecuted(err) {
 		return err
 	}
-	return &notSentError{err}
+	return wire.NotSent(err)
 }
 
 // isNoScript tells whether the server does not know the script of a request.
@@ -194,7 +196,7 @@ func isNoScript(err error) bool {
 	if err == nil {
 		return false // most often; errors.As would allocate
 	}
-	return hasState(err, "NOSCRIPT")
+	return wire.HasState(err, "NOSCRIPT")
 }
 
 // Replies of the scripts. A reply of another shape comes from no server that

@@ -18,6 +18,8 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // --- text of the scripts (fault 44) -----------------------------------------------------
@@ -253,7 +255,7 @@ func TestCommandsAreNeverRepeatedByTheClient(t *testing.T) {
 				r.answerWith(func(string) string { return "LOADING Redis is loading" })
 				_, err := r.lockerOn(r.connect(options)).TryAcquire(t.Context(), "a", time.Minute)
 				require.Error(t, err)
-				require.Equal(t, tries, r.requests(opAcquire))
+				require.Equal(t, wire.Tries, r.requests(opAcquire))
 			})
 		})
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // mischief is a hook that does not return from some requests.
@@ -356,7 +358,7 @@ func TestASubscriptionThatDoesNotReturnIsOneThatIsRefused(t *testing.T) {
 				}()
 				time.Sleep(5 * time.Minute)
 				require.NoError(t, holder.Release(t.Context()))
-				require.LessOrEqual(t, elapsed(func() { require.NoError(t, <-waiter) }), lastPause, "it polls")
+				require.LessOrEqual(t, elapsed(func() { require.NoError(t, <-waiter) }), wire.LastPause, "it polls")
 				require.Len(t, r.logged(m.text), 1, "though it was tried every half a minute")
 				requireNoGoroutines(t)
 			})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // Undoing looks at Redis at once, and again when a request has ended that was under way
@@ -140,7 +142,7 @@ func (u *undoing) join(other *undoing) bool {
 // closed. (What else fails may be a matter of those with whom a look has travelled.)
 func isHopeless(err error) bool {
 	var answer redis.Error
-	return errors.Is(err, redis.ErrClosed) || errors.As(err, &answer) && !isOutage(err)
+	return errors.Is(err, redis.ErrClosed) || errors.As(err, &answer) && !wire.IsOutage(err)
 }
 
 // settle looks after requests that were overtaken by the grant. One that is executed

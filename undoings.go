@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 const (
@@ -230,7 +232,7 @@ func (l *undoLook) departs() {
 // sentAt is when it was sent, if it was.
 func (l *undoLook) sentAt() (at time.Time, sent bool) {
 	d := l.sent.Load()
-	return l.trip.began.Add(time.Duration(d)), d > 0 || l.err == nil || maybeExecuted(l.err)
+	return l.trip.began.Add(time.Duration(d)), d > 0 || l.err == nil || wire.MaybeExecuted(l.err)
 }
 
 // advance does what is due.
@@ -417,7 +419,7 @@ func (c *cleaner) send(ctx context.Context, t *cleaning) {
 	var alone []*call
 	for i, l := range t.looks {
 		l.answered(calls[i])
-		if isSplit(l.err) { // the ticket has to wait until the slot has moved, but not the lock
+		if wire.IsSplit(l.err) { // the ticket has to wait until the slot has moved, but not the lock
 			split, alone = append(split, l), append(alone, newCall(ctx, calls[i].request.releaseAlone()))
 		}
 	}

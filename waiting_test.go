@@ -16,6 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // acquired is what a call of Acquire came to.
@@ -44,7 +46,7 @@ func TestWaiterHoldsTheLockSoonAfterItIsReleased(t *testing.T) {
 		require.NoError(t, holder.Release(t.Context()))
 		got := <-waiter
 		require.NoError(t, got.err)
-		require.LessOrEqual(t, got.at.Sub(released), lastPause)
+		require.LessOrEqual(t, got.at.Sub(released), wire.LastPause)
 		require.Equal(t, got.lock.Token(), r.value("lock:a"))
 		require.Greater(t, got.lock.Fence(), holder.Fence())
 	})
@@ -77,7 +79,7 @@ func TestWaitIsLimitedByContextAndNotByTTL(t *testing.T) {
 		got := <-waitFor(ctx, r.locker(), "a", time.Second)
 		require.NoError(t, got.err)
 		require.GreaterOrEqual(t, got.at.Sub(start), 3*time.Second)
-		require.LessOrEqual(t, got.at.Sub(start), 3*time.Second+lastPause)
+		require.LessOrEqual(t, got.at.Sub(start), 3*time.Second+wire.LastPause)
 	})
 }
 
@@ -308,7 +310,7 @@ func TestOnlyTheFirstInLineAsksRedis(t *testing.T) {
 		return requests
 	}
 	require.InDelta(t, asked(1), asked(100), 8)
-	require.LessOrEqual(t, asked(100), int(waiting/(lastPause/2))+1)
+	require.LessOrEqual(t, asked(100), int(waiting/(wire.LastPause/2))+1)
 }
 
 func TestWaitersOfDifferentNamesDoNotHinderEachOther(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // renewalContext ends when renewal is to stop: with the lock, when Release
@@ -28,7 +30,7 @@ func inStep(pause, step time.Duration) time.Duration {
 
 // watch is the watchdog's goroutine.
 func (l *Lock) watch(ctx context.Context) {
-	var failures backoff
+	var failures wire.Backoff
 	timer := time.NewTimer(l.untilRenewal(&failures))
 	defer timer.Stop()
 	for {
@@ -37,7 +39,7 @@ func (l *Lock) watch(ctx context.Context) {
 			return
 		case <-l.changed:
 		case <-timer.C:
-			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) && !isTransient(err) {
+			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) && !wire.IsTransient(err) {
 				return // nothing is mended by trying again; the lease runs out
 			}
 		}
@@ -47,12 +49,12 @@ func (l *Lock) watch(ctx context.Context) {
 
 // untilRenewal is a third of the TTL, or a little less, after the last
 // confirmation, or a growing pause after a failure.
-func (l *Lock) untilRenewal(failures *backoff) time.Duration {
+func (l *Lock) untilRenewal(failures *wire.Backoff) time.Duration {
 	sent, trusted, failure := l.term.Confirmed()
 	if failure != nil {
-		return failures.next()
+		return failures.Next()
 	}
-	*failures = backoff{}
+	*failures = wire.Backoff{}
 	third := trusted / 3
 	return inStep(time.Until(sent.Add(third)), third/32)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 func TestWatchdogRenewsEveryThirdOfTheTTL(t *testing.T) {
@@ -559,7 +561,7 @@ func TestNoGoroutineIsLeftOnAnyPath(t *testing.T) {
 func TestFailedShorterExtendIsMadeUpForByTheWatchdog(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", 30*time.Second, WithWatchdog())
-		r.net.fail(opExtend, cutRequest, tries)
+		r.net.fail(opExtend, cutRequest, wire.Tries)
 		require.Error(t, lock.Extend(t.Context(), time.Second))
 		time.Sleep(time.Minute)
 		require.NoError(t, lock.Err())
