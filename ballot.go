@@ -36,7 +36,7 @@ func (q *quorum) open(ctx context.Context, r request) *ballot {
 		b.round, b.attempt = r.claim.attempt(ctx, b.limit, r)
 	case extendScript:
 		b.round = r.claim.extend(ctx, b.limit, r)
-	case releaseScript:
+	case releaseScript, keepScript:
 		b.round, b.doubtful = r.claim.release(ctx, b.limit, r)
 	default:
 		b.round = q.send(ctx, b.limit, r, q.all())
@@ -58,7 +58,7 @@ func (b *ballot) decide() (string, error) {
 		return b.acquire()
 	case extendScript:
 		return b.extend()
-	case releaseScript:
+	case releaseScript, keepScript:
 		return b.release()
 	}
 	return b.inspect()

@@ -18,9 +18,10 @@ type claim struct {
 	until time.Time // when a TryAcquire has to be over; zero: no limit
 
 	mu       sync.Mutex
-	over     bool  // a release or undoing has begun: no node may be taken any more
-	fence    int64 // that a majority has; 0: not known
-	void     int64 // the greatest bound of a hand-back, which may yet be executed
+	over     bool    // a release or undoing has begun: no node may be taken any more
+	kept     minHold // of the release
+	fence    int64   // that a majority has; 0: not known
+	void     int64   // the greatest bound of a hand-back, which may yet be executed
 	attempts int
 	patience time.Time // until when the nodes have to answer what they were asked last
 	stakes   []stake   // by node
@@ -29,6 +30,7 @@ type claim struct {
 // stake is what a claim has on one node.
 type stake struct {
 	held  bool          // the token stands there, as far as known
+	since int64         // when the node granted it last, by its own clock, us; 0: not known
 	calls []*call       // that can put the token there, and are not looked at yet
 	sets  []setting     // extensions that can yet be executed
 	lost  time.Duration // the shortest TTL of those whose connection was lost; 0: none
@@ -110,6 +112,11 @@ func (s *stake) look() {
 			return false
 		}
 		s.held = s.held || call.err == nil && tookNode(call.reply)
+		if call.request.script == acquireScript && call.err == nil {
+			if r, err := parseAcquire(call.reply); err == nil && r.acquired {
+				s.since = max(s.since, r.server)
+			}
+		}
 		return true
 	})
 }
@@ -249,7 +256,31 @@ func (c *claim) release(ctx context.Context, limit time.Duration, r request) (ro
 		c.stakes[i].look()
 		doubtful[i] = slices.Clone(c.stakes[i].calls)
 	}
-	return c.q.send(ctx, limit, r, c.q.all()), doubtful
+	return c.q.sendEach(ctx, limit, c.q.all(), func(node int) request {
+		own := r
+		own.keep(c.keptOn(node))
+		return own
+	}), doubtful
+}
+
+// keeps notes the minimal hold of a release that is about to be made.
+func (c *claim) keeps(h minHold) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = h
+}
+
+// keptOn is the minimal hold on one node, if the release has one. Clocks of nodes may
+// differ, and each counts by its own from when it granted the lock, if that is known.
+func (c *claim) keptOn(node int) minHold {
+	kept := c.kept
+	if since := c.stakes[node].since; since > 0 {
+		kept.granted = since
+	}
+	return kept
 }
 
 // abandon ends the claim and leaves what it has where it stands: another process may go on
@@ -277,7 +308,7 @@ func (c *claim) undo(ctx context.Context) {
 		s := &c.stakes[i]
 		s.look()
 		if s.held || len(s.calls) > 0 {
-			u := c.undoing(ctx, s.held, s.calls)
+			u := c.undoing(ctx, i, s.held, s.calls)
 			if slices.ContainsFunc(s.calls, (*call).underWay) {
 				u.due = c.patience
 			}
@@ -286,13 +317,18 @@ func (c *claim) undo(ctx context.Context) {
 	}
 }
 
-func (c *claim) undoing(ctx context.Context, stands bool, doubtful []*call) *undoing {
-	return &undoing{ctx: ctx, keys: c.keys, token: c.token, ttl: c.ttl, calls: slices.Clone(doubtful), stands: stands}
+func (c *claim) undoing(ctx context.Context, node int, stands bool, doubtful []*call) *undoing {
+	return &undoing{
+		ctx: ctx, keys: c.keys, token: c.token, ttl: c.ttl, kept: c.keptOn(node),
+		calls: slices.Clone(doubtful), stands: stands,
+	}
 }
 
-// undoNode takes back what stands on one node, or may yet stand there.
+// undoNode takes back what stands on one node after a release, or may yet stand there.
 func (c *claim) undoNode(ctx context.Context, node int, stands bool, doubtful []*call) {
-	c.q.nodes[node].lk.undo(c.undoing(ctx, stands, doubtful))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.q.nodes[node].lk.undo(c.undoing(ctx, node, stands, doubtful))
 }
 
 // holds tells whether the token stands on a node, as far as known.

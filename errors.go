@@ -37,8 +37,9 @@ var (
 	// another process.
 	ErrDetached = errors.New("lock is detached")
 
-	// ErrInvalidTTL says that a TTL is below [MinTTL], or that WithMaxHold was
-	// given a duration that is not positive. Nothing was sent to Redis.
+	// ErrInvalidTTL says that a TTL is below [MinTTL], that WithMaxHold was given a
+	// duration that is not positive, or WithMinHold a negative one. Nothing was sent
+	// to Redis.
 	ErrInvalidTTL = errors.New("invalid TTL")
 
 	// ErrInvalidMetadata says that the text given to WithMetadata is longer than

@@ -67,6 +67,9 @@ func TestEveryErrorNamesOperationKeyAndOneCause(t *testing.T) {
 		"acquire: maximal hold": {opAcquire, []error{ErrInvalidTTL}, func(t *testing.T, r *fakeRedis) error {
 			return tryAcquire(t, r, WithMaxHold(0))
 		}},
+		"acquire: minimal hold": {opAcquire, []error{ErrInvalidTTL}, func(t *testing.T, r *fakeRedis) error {
+			return tryAcquire(t, r, WithMinHold(-1))
+		}},
 		"acquire: metadata": {opAcquire, []error{ErrInvalidMetadata}, func(t *testing.T, r *fakeRedis) error {
 			return tryAcquire(t, r, WithMetadata(strings.Repeat("x", MaxMetadata+1)))
 		}},

@@ -322,6 +322,42 @@ func ExampleLock_Detach() {
 	// released: true
 }
 
+// With a minimal hold, a job that ends soon leaves the name taken: hosts whose clocks are
+// late do not run it once more. No process has to live that long.
+func ExampleWithMinHold() {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	ctx := context.Background()
+	locker := redislock.New(client)
+
+	nightly := func(host string) {
+		lock, err := locker.TryAcquire(ctx, "nightly", time.Minute,
+			redislock.WithMinHold(time.Hour), redislock.WithWatchdog(), redislock.WithMetadata(host))
+		if errors.Is(err, redislock.ErrNotAcquired) {
+			info, err := locker.Inspect(ctx, "nightly")
+			fmt.Println(host, "skips: done or under way on", info.Metadata, err)
+			return
+		}
+		if err != nil {
+			fmt.Println(host, "does not know:", err)
+			return
+		}
+		fmt.Println(host, "works")
+		fmt.Println("released:", lock.Release(ctx) == nil)
+	}
+	nightly("host-1")
+	nightly("host-2") // a minute later
+	server.expire(time.Hour)
+	nightly("host-3") // the next night
+	// Output:
+	// host-1 works
+	// released: true
+	// host-2 skips: done or under way on host-1 <nil>
+	// host-3 works
+	// released: true
+}
+
 // Inspect shows who holds a lock, to a person or a metric.
 func ExampleLocker_Inspect() {
 	client, server := exampleRedis()

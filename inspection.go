@@ -71,6 +71,9 @@ func (r inspectReply) info() Info {
 		return Info{Fence: r.fence, Waiters: int(r.queue)}
 	}
 	token, metadata, _ := strings.Cut(r.value, " ")
+	if isMark(token) {
+		token = ""
+	}
 	return Info{Held: true, Token: token, Metadata: metadata, TTL: r.ttl(), Fence: r.fence, Waiters: int(r.queue)}
 }
 

@@ -174,7 +174,7 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	if err != nil {
 		return nil, err
 	}
-	if token == "" || strings.Contains(token, " ") {
+	if token == "" || strings.Contains(token, " ") || isMark(token) {
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
 	if lk.doubts.has(token) {
@@ -187,8 +187,8 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 
 // Info is what stands in Redis for one name.
 type Info struct {
-	Held     bool          // whether somebody holds the lock, with this library or another
-	Token    string        // the holder's token, without metadata
+	Held     bool          // whether somebody holds the lock, with this library or another, or it is kept by WithMinHold
+	Token    string        // the holder's token, without metadata; empty if the name is kept by WithMinHold
 	Metadata string        // what the holder gave to WithMetadata
 	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
 	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted
@@ -278,7 +278,8 @@ type Lock struct {
 	fence int64
 	claim *claim // on a quorum
 
-	granted int64 // time of the server, us
+	granted int64         // time of the server, us; 0: it is not known
+	least   time.Duration // the minimal hold; 0: there is none
 
 	term     lease.Term
 	released Error // what it ends with when it is released
@@ -302,7 +303,10 @@ type Lock struct {
 // newLock makes the handle of a lock that Redis has granted, and starts what
 // looks after it: its term and, if there is to be one, the watchdog.
 func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
-	l := &Lock{lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim, granted: g.server}
+	l := &Lock{
+		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim,
+		granted: g.server, least: a.opts.minHold,
+	}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
 	if !a.opts.watchdog {
 		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)

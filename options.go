@@ -159,6 +159,7 @@ type acquireOptions struct {
 	watchdog   bool
 	maxHold    time.Duration
 	hasMaxHold bool
+	minHold    time.Duration
 	metadata   string
 }
 
@@ -178,6 +179,9 @@ func (o acquireOptions) with(opts []AcquireOption) acquireOptions {
 func (o acquireOptions) check() error {
 	if o.hasMaxHold && o.maxHold <= 0 {
 		return fmt.Errorf("%w: a maximal hold of %s is not positive", ErrInvalidTTL, o.maxHold)
+	}
+	if o.minHold < 0 {
+		return fmt.Errorf("%w: a minimal hold of %s is negative", ErrInvalidTTL, o.minHold)
 	}
 	if len(o.metadata) > MaxMetadata {
 		return fmt.Errorf("%w: %d bytes are more than %d", ErrInvalidMetadata, len(o.metadata), MaxMetadata)
@@ -203,6 +207,23 @@ func WithoutWatchdog() AcquireOption {
 // ErrInvalidTTL.
 func WithMaxHold(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.maxHold, o.hasMaxHold = min(d, maxLease), true }
+}
+
+// WithMinHold has the name stay taken for d at least, counted from the grant by the clock
+// of the Redis server: for a job that must not run again so soon, on another machine
+// whose clock differs or that hears of it late. A Release before d is over succeeds, and
+// leaves the name taken until then, without any process that has to see to it; a waiter
+// is served then. A later Release frees the lock as always. A lease that ends before d,
+// since the holder died or was detached, is not prolonged: choose a TTL above d, or a
+// watchdog, if d is to hold in that case too. Extend is not concerned.
+//
+// A name that is kept shows as held in [Locker.Inspect], with the metadata of its last
+// holder and without a token. The default is 0, none. Resume with this option counts from
+// the grant as well; without it, the adopted lock has no minimal hold. On a quorum each
+// server counts by its own clock. An acquisition that fails keeps nothing. A negative d
+// fails with [ErrInvalidTTL].
+func WithMinHold(d time.Duration) AcquireOption {
+	return func(o *acquireOptions) { o.minHold = min(d, maxLease) }
 }
 
 // WithMetadata keeps a text beside the token in Redis, for [Locker.Inspect] and

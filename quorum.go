@@ -255,12 +255,17 @@ type round struct {
 // send makes a request of some nodes. It does not block. That the caller leaves does
 // not end it: most of the nodes would answer in a moment, and it is good to know what.
 func (q *quorum) send(ctx context.Context, limit time.Duration, r request, to []int) *round {
+	return q.sendEach(ctx, limit, to, func(int) request { return r })
+}
+
+// sendEach is send with a request for each node.
+func (q *quorum) sendEach(ctx context.Context, limit time.Duration, to []int, r func(node int) request) *round {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	ro := &round{ctx: ctx, cancel: cancel, calls: make([]*call, len(q.nodes)), answers: make(chan int, len(to)), pending: len(to)}
 	left := new(atomic.Int32)
 	left.Store(int32(len(to)))
 	for _, i := range to {
-		ro.calls[i] = q.nodes[i].start(ctx, limit, r, func() {
+		ro.calls[i] = q.nodes[i].start(ctx, limit, r(i), func() {
 			ro.answers <- i
 			if left.Add(-1) == 0 {
 				ro.cancel()

@@ -26,7 +26,8 @@ const (
 // Release frees the lock, if the key still holds its token; else it returns
 // [ErrNotHeld] and logs a warning, since the work may have run twice. On a lock
 // that is lost it still frees a key that is ours, and then returns nil. The lock
-// goes to the one who has waited longest, in the same request.
+// goes to the one who has waited longest, in the same request; not before a minimal hold
+// is over ([WithMinHold]).
 //
 // Renewal stops as soon as Release begins, and Extend returns [ErrReleased] from
 // then on; both stay so if Release fails. As soon as a request to release is sent,
@@ -112,7 +113,7 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	case l.claim != nil:
 		l.claim.undo(ctx)
 	default:
-		l.lk.undo(&undoing{ctx: ctx, keys: l.keys, token: l.token, ttl: l.term.TTL(), stands: true})
+		l.lk.undo(&undoing{ctx: ctx, keys: l.keys, token: l.token, ttl: l.term.TTL(), kept: l.minHold(), stands: true})
 	}
 }
 
@@ -400,6 +401,8 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 	if ticket != "" {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
+	l.claim.keeps(l.minHold())
+	request.keep(l.minHold())
 	request.claim, request.alone, request.leaves = l.claim, alone, l
 	var c *call
 	var r releaseReply
@@ -468,6 +471,9 @@ func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string
 // is.
 func (r *request) releaseAlone() request {
 	alone := releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
+	if r.script == keepScript {
+		alone = keepAlone.request(r.limit, r.keys()[:1], r.args()[0], r.words[r.length-1])
+	}
 	alone.claim, alone.leaves = r.claim, r.leaves
 	return alone
 }

@@ -38,6 +38,8 @@ var (
 	releaseNextSource string
 	//go:embed lua/release_alone.lua
 	releaseAloneSource string
+	//go:embed lua/keep.lua
+	keepSource string
 	//go:embed lua/inspect.lua
 	inspectSource string
 	//go:embed lua/quorum.lua
@@ -53,6 +55,8 @@ var (
 	extendScript  = newScript(commonSource, recordSource, extendSource)
 	releaseScript = newScript(releaseSource, commonSource, queueSource, releaseNextSource)
 	releaseAlone  = newScript(commonSource, releaseAloneSource)
+	keepScript    = newScript(commonSource, queueSource, keepSource, releaseSource, releaseNextSource)
+	keepAlone     = newScript(commonSource, queueSource, keepSource, releaseAloneSource)
 	inspectScript = newScript(inspectSource)
 
 	raiseScript    = newScript(commonSource, recordSource, quorumSource, raiseSource)

@@ -122,6 +122,9 @@ var scriptsByName = map[string]*script{
 	opAcquire: acquireScript, opExtend: extendScript, opRelease: releaseScript, opInspect: inspectScript,
 }
 
+// What a lock with a minimal hold asks instead of a release.
+const opKeep = "keep"
+
 // What only a quorum asks of its nodes.
 const (
 	opRaise    = "raise"
@@ -130,7 +133,7 @@ const (
 )
 
 var allScripts = func() map[string]*script {
-	all := map[string]*script{opRaise: raiseScript, opRetake: retakeScript, opHandBack: handBackScript}
+	all := map[string]*script{opKeep: keepScript, opRaise: raiseScript, opRetake: retakeScript, opHandBack: handBackScript}
 	maps.Copy(all, scriptsByName)
 	return all
 }()

@@ -58,6 +58,7 @@ type undoing struct {
 	token lockToken
 	ttl   time.Duration // of what stands there
 
+	kept   minHold // of a release that goes on; none of an acquisition that has failed
 	ticket *ticket // that may stand in the queue, or nil
 	calls  []*call // requests under way that may put something there
 	stands bool    // something may stand there
@@ -127,6 +128,9 @@ func (u *undoing) join(other *undoing) bool {
 	}
 	if u.ticket == nil {
 		u.ticket = other.ticket
+	}
+	if other.kept.least > 0 {
+		u.kept = other.kept
 	}
 	u.calls = append(u.calls, other.calls...)
 	u.stands, u.lost = u.stands || other.stands, u.lost || other.lost

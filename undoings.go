@@ -214,6 +214,7 @@ type cleaning struct {
 // undoLook is one request to take back what stands there.
 type undoLook struct {
 	u       *undoing
+	kept    minHold
 	ticket  *ticket // to be withdrawn, or nil
 	version int     // of u, when it was made
 	last    bool    // nothing can come after it
@@ -312,7 +313,7 @@ func (c *cleaner) take(now time.Time) *cleaning {
 			continue
 		}
 		u.flying++
-		t.looks = append(t.looks, &undoLook{u: u, ticket: u.ticket, version: u.version, last: u.isSettled(), trip: t})
+		t.looks = append(t.looks, &undoLook{u: u, kept: u.kept, ticket: u.ticket, version: u.version, last: u.isSettled(), trip: t})
 		size += u.ticket.size()
 	}
 	if len(t.looks) == 0 {
@@ -436,6 +437,7 @@ func (c *cleaner) send(ctx context.Context, t *cleaning) {
 func (l *undoLook) request(lk *Locker) request {
 	u := l.u
 	r := lk.releaseRequest(&u.keys, u.token, l.ticket.text(lk, &u.keys, u.token), undoLimit)
+	r.keep(l.kept)
 	r.leaves = l
 	return r
 }

@@ -24,6 +24,7 @@ func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 		switch {
 		case !interrupted:
 		case lock != nil: // a grant that came meanwhile, which nobody gets
+			lock.least = 0
 			lock.startRelease(ctx, closed)
 		default:
 			a.undo(ctx)

@@ -28,11 +28,14 @@ var (
 	rightsToBeTold = []string{"&lock:*", "+subscribe", "+ping", "+publish", "+pubsub|numsub", "+zadd", "+zpopmin"}
 	// Without this one, one who gave up waiting may be granted the lock.
 	rightToLeave = "+zrem"
+	// Without this one, waiters of other processes notice the end of a minimal hold at
+	// their next question.
+	rightToTellOfAMinimalHold = "+zrange"
 )
 
 // rights are all rights but those that are left out.
 func rights(without ...string) []string {
-	all := slices.Concat(rightKeys, rightCommands, rightsToBeTold, []string{rightToLeave})
+	all := slices.Concat(rightKeys, rightCommands, rightsToBeTold, []string{rightToLeave, rightToTellOfAMinimalHold})
 	return slices.DeleteFunc(all, func(right string) bool { return slices.Contains(without, right) })
 }
 
@@ -118,6 +121,22 @@ func (r *rig) told(t *testing.T, from, to *redislock.Locker, name string, ready 
 	return told
 }
 
+// keptFor releases a lock within its minimal hold, while another process waits.
+func (r *rig) keptFor(t *testing.T, lk, other *redislock.Locker, name string) error {
+	t.Helper()
+	lock := hold(t, lk, name, time.Minute, redislock.WithMinHold(300*time.Millisecond))
+	wait := started(func() (*redislock.Lock, error) { return other.Acquire(t.Context(), name, time.Minute) })
+	require.True(t, eventually(soon, func() bool { return r.queued(name) > 0 }), "nobody waits")
+	if err := lock.Release(t.Context()); err != nil {
+		return err
+	}
+	next, err := wait(t)
+	if err != nil {
+		return err
+	}
+	return next.Release(t.Context())
+}
+
 func TestServerACLRightsSuffice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -127,11 +146,17 @@ func TestServerACLRightsSuffice(t *testing.T) {
 		assert.Empty(t, r.value(t, "a"))
 		assert.True(t, r.told(t, lk, other, "b", func() bool { return r.queued("b") > 0 }))
 		assert.Empty(t, r.log.about("polling"))
+		require.NoError(t, r.keptFor(t, lk, other, "c"))
 	}
 	for _, state := range []string{"first use", "scripts forgotten"} {
 		t.Run(state, func(t *testing.T) {
 			require.NoError(t, r.direct.ScriptFlush(t.Context()).Err())
-			check(t, r.user(t, rights()...), r.user(t, rights()...))
+			r.server.Do(t, "ACL", "LOG", "RESET")
+			lk, other := r.user(t, rights()...), r.user(t, rights()...)
+			check(t, lk, other)
+			refused, err := r.direct.Do(t.Context(), "ACL", "LOG").Slice()
+			require.NoError(t, err)
+			assert.Empty(t, refused, "in a script, too")
 		})
 	}
 	t.Run("default user off", func(t *testing.T) {

@@ -1,0 +1,49 @@
+-- Stands before a release of a lock that has a minimal hold. A release before that is
+-- over leaves the name taken until then. What stands in the key is a mark that is nobody's
+-- token: "kept:", the token, and its metadata. So the token has no effect any more, a
+-- release that is repeated after a lost reply sees that it was made, and Inspect shows
+-- the last holder.
+--
+-- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue; or the lock alone, see release_alone.lua
+-- The arguments are those of the release, and one more at the end: "granted least", the
+-- time of the grant by this server's clock, and the minimal hold from there (us).
+-- Returns 1 if the name is kept, or with a ticket that the caller brought along
+-- "1 2 left time" (ms, us) if it is queued, and "1 3 ..." if it could not be queued. Else
+-- the release goes on.
+
+local granted, least = string.match(table.remove(ARGV), '^(%d+) (%d+)$')
+local mark, stands, left = 'kept:' .. ARGV[1], redis.pcall('GET', KEYS[1]), nil
+
+if type(stands) == 'string' and owns(stands, mark) then
+  left = redis.call('PTTL', KEYS[1])
+elseif type(stands) == 'string' and owns(stands, ARGV[1]) then
+  -- If the clock was set back, it is no longer than the whole minimal hold from now on.
+  local passed = math.max(0, tonumber(server_time()) - tonumber(granted))
+  if passed < tonumber(least) then
+    left = string.format('%.0f', math.ceil((tonumber(least) - passed) / 1000))
+    -- PEXPIRE is a write that Redis permits while it is out of memory, and after it SET.
+    -- Where SET is refused all the same, the token stays until then.
+    redis.call('PEXPIRE', KEYS[1], left)
+    redis.pcall('SET', KEYS[1], mark .. string.sub(stands, #ARGV[1] + 1), 'PX', left)
+    -- The record of the fence outlives the key, as that of a lease does.
+    if KEYS[2] and redis.call('PTTL', KEYS[2]) < left + 1000 then
+      redis.pcall('PEXPIRE', KEYS[2], string.format('%.0f', left + 1000))
+    end
+  end
+end
+
+if left then
+  if not KEYS[3] then return 1 end
+  if ARGV[3] and ARGV[3] ~= '' then redis.pcall('ZREM', KEYS[3], ARGV[3]) end
+  -- Waiters rely on the lease that they were told, which may have been much longer. So
+  -- the first of them are told to ask again. One suffices, but may be dead or frozen.
+  local first = redis.pcall('ZRANGE', KEYS[3], '0', '7')
+  for _, ticket in ipairs(first) do
+    local token, _, channel = parse(ticket)
+    if token then redis.pcall('PUBLISH', channel, token .. ' 0 0') end
+  end
+  if not ARGV[4] then return 1 end
+  local now = server_time()
+  local queued = ARGV[5] ~= '0' and enqueue(ARGV[4], now, ARGV[5])
+  return '1 ' .. (queued and 2 or 3) .. ' ' .. left .. ' ' .. now
+end
