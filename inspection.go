@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
@@ -70,13 +69,8 @@ func (r inspectReply) info() Info {
 	if r.left == -2 {
 		return Info{Fence: r.fence, Waiters: int(r.queue)}
 	}
-	token, metadata, _ := strings.Cut(r.value, " ")
-	if isMark(token) {
-		token = ""
-	}
-	return Info{Held: true, Token: token, Metadata: metadata, TTL: r.ttl(), Fence: r.fence, Waiters: int(r.queue)}
+	v := parseValue(r.value)
+	return Info{Held: true, Token: v.token, Metadata: v.metadata, TTL: r.ttl(), Fence: r.fence, Waiters: int(r.queue)}
 }
 
-func (r inspectReply) heldBy(token string) bool {
-	return r.value == token || strings.HasPrefix(r.value, token+" ")
-}
+func (r inspectReply) heldBy(token string) bool { return parseValue(r.value).token == token }

@@ -8,7 +8,7 @@ import (
 
 // lockKeys are the Redis keys of one name.
 type lockKeys struct {
-	lock  string // string: the token, or token + space + metadata
+	lock  string // string: see lockValue
 	fence string // string: the last fencing token
 	queue string // sorted set: tickets of waiting processes, by arrival
 
@@ -37,6 +37,37 @@ type lockToken struct {
 }
 
 func newLockToken(text string) lockToken { return lockToken{text: text, arg: text} }
+
+// lockValue is what stands under the key of a lock, by the format of lua/value.lua: what
+// its holder has put there, or a mark that is nobody's.
+type lockValue struct {
+	mark     string // what a mark begins with, or empty: somebody holds the lock
+	data     string // of a mark
+	token    string // of the holder; empty if it is a mark
+	metadata string // of the holder, or of the one who had the lock before the mark
+}
+
+// What marks begin with.
+const (
+	keptMark    = "kept:"    // the name is taken until a minimal hold is over; data: the token that has left it
+	revokedMark = "revoked:" // the lock was taken away; data: the token that had it
+)
+
+func parseValue(value string) lockValue {
+	word, metadata, _ := strings.Cut(value, " ")
+	for _, mark := range []string{keptMark, revokedMark} {
+		if data, found := strings.CutPrefix(word, mark); found {
+			return lockValue{mark: mark, data: data, metadata: metadata}
+		}
+	}
+	return lockValue{token: word, metadata: metadata}
+}
+
+// isToken tells whether a text from outside can be the token of a lock: it is neither a
+// mark nor a whole value with its metadata.
+func isToken(text string) bool {
+	return text != "" && parseValue(text) == lockValue{token: text}
+}
 
 var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way to keep the lock's keys in one slot")
 

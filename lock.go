@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
 
@@ -174,7 +173,7 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	if err != nil {
 		return nil, err
 	}
-	if token == "" || strings.Contains(token, " ") || isMark(token) {
+	if !isToken(token) {
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
 	if lk.doubts.has(token) {
@@ -187,9 +186,9 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 
 // Info is what stands in Redis for one name.
 type Info struct {
-	Held     bool          // whether somebody holds the lock, with this library or another, or it is kept by WithMinHold
-	Token    string        // the holder's token, without metadata; empty if the name is kept by WithMinHold
-	Metadata string        // what the holder gave to WithMetadata
+	Held     bool          // whether the name is taken: by a holder, with this library or another, or kept by WithMinHold
+	Token    string        // the holder's token, without metadata; empty if the name is taken and nobody holds the lock
+	Metadata string        // what the holder gave to WithMetadata, or the last one where the name is kept
 	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
 	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted
 	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record

@@ -2,7 +2,6 @@ package redislock
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -50,9 +49,3 @@ func (r *request) keep(h minHold) {
 	}
 	r.words[r.length-1] = h.arg()
 }
-
-// keptMark stands before the token of a lock that was released within its minimal hold.
-const keptMark = "kept:"
-
-// isMark tells whether what stands in the place of a token is nobody's.
-func isMark(token string) bool { return strings.HasPrefix(token, keptMark) }

@@ -20,6 +20,8 @@ import (
 // Every decision about ownership is made by one of these scripts, each of which
 // runs atomically in Redis.
 var (
+	//go:embed lua/value.lua
+	valueSource string
 	//go:embed lua/common.lua
 	commonSource string
 	//go:embed lua/record.lua
@@ -51,17 +53,17 @@ var (
 	//go:embed lua/handback.lua
 	handBackSource string
 
-	acquireScript = newScript(acquireSource, commonSource, recordSource, queueSource, acquireContendedSource)
-	extendScript  = newScript(commonSource, recordSource, extendSource)
-	releaseScript = newScript(releaseSource, commonSource, queueSource, releaseNextSource)
-	releaseAlone  = newScript(commonSource, releaseAloneSource)
-	keepScript    = newScript(commonSource, queueSource, keepSource, releaseSource, releaseNextSource)
-	keepAlone     = newScript(commonSource, queueSource, keepSource, releaseAloneSource)
+	acquireScript = newScript(acquireSource, valueSource, commonSource, recordSource, queueSource, acquireContendedSource)
+	extendScript  = newScript(valueSource, commonSource, recordSource, extendSource)
+	releaseScript = newScript(releaseSource, valueSource, commonSource, queueSource, releaseNextSource)
+	releaseAlone  = newScript(valueSource, commonSource, releaseAloneSource)
+	keepScript    = newScript(valueSource, commonSource, queueSource, keepSource, releaseSource, releaseNextSource)
+	keepAlone     = newScript(valueSource, commonSource, queueSource, keepSource, releaseAloneSource)
 	inspectScript = newScript(inspectSource)
 
-	raiseScript    = newScript(commonSource, recordSource, quorumSource, raiseSource)
-	retakeScript   = newScript(commonSource, recordSource, quorumSource, retakeSource)
-	handBackScript = newScript(commonSource, recordSource, quorumSource, handBackSource)
+	raiseScript    = newScript(valueSource, commonSource, recordSource, quorumSource, raiseSource)
+	retakeScript   = newScript(valueSource, commonSource, recordSource, quorumSource, retakeSource)
+	handBackScript = newScript(valueSource, commonSource, recordSource, quorumSource, handBackSource)
 )
 
 // script is a Lua script and the name that Redis knows it by.

@@ -12,10 +12,6 @@
 -- into numbers they would be exact (51 bits), but slow. Text of the same length
 -- compares as its number does.
 
-local function owns(held, token)
-  return held == token or string.sub(held, 1, #token + 1) == token .. ' '
-end
-
 -- Gives the answer that a lock is not the token's. A replica must not, since it may be
 -- behind, and a client that has missed a fail-over may still ask it: it refuses to write,
 -- even what changes nothing. (On a primary this is refused as well if the lock is held,

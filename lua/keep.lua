@@ -1,8 +1,7 @@
 -- Stands before a release of a lock that has a minimal hold. A release before that is
--- over leaves the name taken until then. What stands in the key is a mark that is nobody's
--- token: "kept:", the token, and its metadata. So the token has no effect any more, a
--- release that is repeated after a lost reply sees that it was made, and Inspect shows
--- the last holder.
+-- over leaves the name taken until then. What stands in the key is a mark (value.lua) with
+-- the token and its metadata. So the token has no effect any more, a release that is
+-- repeated after a lost reply sees that it was made, and Inspect shows the last holder.
 --
 -- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue; or the lock alone, see release_alone.lua
 -- The arguments are those of the release, and one more at the end: "granted least", the
@@ -12,9 +11,9 @@
 -- the release goes on.
 
 local granted, least = string.match(table.remove(ARGV), '^(%d+) (%d+)$')
-local mark, stands, left = 'kept:' .. ARGV[1], redis.pcall('GET', KEYS[1]), nil
+local kept, stands, left = mark('kept', ARGV[1]), redis.pcall('GET', KEYS[1]), nil
 
-if type(stands) == 'string' and owns(stands, mark) then
+if type(stands) == 'string' and owns(stands, kept) then
   left = redis.call('PTTL', KEYS[1])
 elseif type(stands) == 'string' and owns(stands, ARGV[1]) then
   -- If the clock was set back, it is no longer than the whole minimal hold from now on.
@@ -24,7 +23,7 @@ elseif type(stands) == 'string' and owns(stands, ARGV[1]) then
     -- PEXPIRE is a write that Redis permits while it is out of memory, and after it SET.
     -- Where SET is refused all the same, the token stays until then.
     redis.call('PEXPIRE', KEYS[1], left)
-    redis.pcall('SET', KEYS[1], mark .. string.sub(stands, #ARGV[1] + 1), 'PX', left)
+    redis.pcall('SET', KEYS[1], kept .. string.sub(stands, #ARGV[1] + 1), 'PX', left)
     -- The record of the fence outlives the key, as that of a lease does.
     if KEYS[2] and redis.call('PTTL', KEYS[2]) < left + 1000 then
       redis.pcall('PEXPIRE', KEYS[2], string.format('%.0f', left + 1000))
