@@ -174,7 +174,7 @@
 // # What stands in Redis
 //
 //	lock:order:42          string: the token, or token, space, metadata; or a mark, which is
-//	                       nobody's token: "kept:" and more, see WithMinHold
+//	                       nobody's token: "kept:" or "roll:", and more
 //	{lock:order:42}:fence  string: the last fencing token, in decimal digits
 //	{lock:order:42}:queue  sorted set: a ticket for each process that waits
 //	lock:inbox:...         pub/sub channel, one for each Locker while it waits

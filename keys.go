@@ -50,12 +50,13 @@ type lockValue struct {
 // What marks begin with.
 const (
 	keptMark    = "kept:"    // the name is taken until a minimal hold is over; data: the token that has left it
+	rollMark    = "roll:"    // those who wait are called, for a moment; data: until when, and how many
 	revokedMark = "revoked:" // the lock was taken away; data: the token that had it
 )
 
 func parseValue(value string) lockValue {
 	word, metadata, _ := strings.Cut(value, " ")
-	for _, mark := range []string{keptMark, revokedMark} {
+	for _, mark := range []string{keptMark, rollMark, revokedMark} {
 		if data, found := strings.CutPrefix(word, mark); found {
 			return lockValue{mark: mark, data: data, metadata: metadata}
 		}

@@ -39,8 +39,10 @@ package redislock
 //	  none    ── acquire.lua: taken, inbox subscribed ───────────► queued
 //	          ── release.lua: brought along, another went first ─► queued
 //	          ── release.lua: brought along, queue empty ────────► granted, told by the reply
-//	  queued  ── release.lua or acquire.lua: first, inbox live ──► granted, told by a push
+//	  queued  ── release.lua: first, inbox live ─────────────────► granted, told by a push
 //	          ── the same, but nobody listens to its inbox ──────► none (its process is dead, or will ask)
+//	          ── acquire.lua: the lock is found free ────────────► none, told to ask: queued again if it is alive
+//	          ── acquire.lua: first of those who have answered ──► granted, told by a push
 //	          ── undo: its waiter gave up ───────────────────────► none
 //	  granted ── its waiter has the lock, or finds it by asking
 //	          ── undo: its waiter has gone ──────────────────────► released, to the next

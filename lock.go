@@ -184,10 +184,12 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	return a.resume(ctx)
 }
 
-// Info is what stands in Redis for one name.
+// Info is what stands in Redis for one name. A name can be taken while nobody holds the
+// lock: it is kept by [WithMinHold], or those that wait are called, for a quarter of a
+// second at most, because a lease has ended. Held is true then, and Token empty.
 type Info struct {
-	Held     bool          // whether the name is taken: by a holder, with this library or another, or kept by WithMinHold
-	Token    string        // the holder's token, without metadata; empty if the name is taken and nobody holds the lock
+	Held     bool          // whether the name is taken, with this library or another
+	Token    string        // the holder's token, without metadata; empty if nobody holds the lock
 	Metadata string        // what the holder gave to WithMetadata, or the last one where the name is kept
 	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
 	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted

@@ -55,6 +55,7 @@ func TestValuesOfALock(t *testing.T) {
 		"Kept:tok":             {token: "Kept:tok"},
 		"kept:tok":             {mark: keptMark, data: "tok"},
 		"kept:tok some one":    {mark: keptMark, data: "tok", metadata: "some one"},
+		"roll:1790:12":         {mark: rollMark, data: "1790:12"},
 		"revoked:tok some one": {mark: revokedMark, data: "tok", metadata: "some one"},
 	} {
 		require.Equal(t, want, parseValue(value), "%q", value)

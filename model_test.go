@@ -42,8 +42,11 @@ import (
 // are "at once" or "poll"; a poll that fires while anything else is under way costs
 // from a budget. An undo, which really ends after 15 seconds, is repeated until it
 // is answered, and its last look comes when no request of its acquisition is on its
-// way any more. Fences, errors of the server, renewals, Resume and the idle end of
-// a subscription are left out. Goroutines of a process join in one order.
+// way any more. A roll-call is answered by all at once: a lock that is found free goes
+// to the first live ticket. So what can happen between its parts is left out, and with
+// it processes that are frozen: rollcall_test.go has those. Minimal holds and other
+// marks, fences, errors of the server, renewals, Resume and the idle end of a
+// subscription are left out. Goroutines of a process join in one order.
 //
 // # What is checked
 //

@@ -63,3 +63,52 @@ local function enqueue(ticket, place, lifetime)
   redis.call('PEXPIRE', KEYS[3], lifetime)
   return true
 end
+
+-- A roll-call. One that finds the lock free while others are queued has found somebody
+-- who does not answer: a holder whose lease has ended. It may have had its lock from the
+-- queue, as a process that is frozen, or on a machine that has vanished: Redis counts its
+-- inbox as subscribed all the same. How many more of these are in the queue nobody can
+-- see. So all who are queued are told to ask again, and are queued anew as they ask, at
+-- the places they had. Until roll_call ms are over, or all have answered, the lock holds
+-- a mark (value.lua): until when (us), and how many have been called. Then the first who
+-- has answered has it. Should nobody ask then, the lock is free again when roll_lifetime
+-- ms are over.
+--
+-- To give it to the one that asks would cost less, but break the order whenever a holder
+-- dies. So it would if the one that asks had the first place: those behind it may come
+-- back in any order, and a newcomer before them, if its section is short. To hand it to
+-- the first in the queue cost a lease for each that is frozen.
+local roll_call, roll_lifetime = 50, 250
+
+-- Empties the queue, and tells all in it to ask again, but for own, which is the ticket of
+-- the one that asks. Returns how many others may answer. A thousand are told; what is
+-- beyond asks by itself in time. Where nobody can be told, nobody may answer.
+local function call_the_roll(own)
+  local queue = redis.pcall('ZPOPMIN', KEYS[3], 1000)
+  if queue.err then return 0 end
+  redis.pcall('DEL', KEYS[3])
+  local others = 0
+  for i = 1, #queue, 2 do
+    local token, _, channel = parse(queue[i])
+    if token and queue[i] ~= own then
+      if type(redis.pcall('PUBLISH', channel, token .. ' 0 0')) == 'table' then return 0 end
+      if is_live(channel) then others = others + 1 end
+    end
+  end
+  return others
+end
+
+local function roll_mark(now, called)
+  return mark('roll', string.format('%.0f:%d', tonumber(now) + roll_call * 1000, called))
+end
+
+-- Returns whether what the lock holds is a roll-call that is over, and how long one that
+-- goes on does so (ms), if it needs somebody who asks then. A few are enough for that.
+local function roll_state(held, now)
+  local ends, called = string.match(held, '^roll:(%d+):(%d+)$')
+  if not ends then return false end
+  local answered = redis.pcall('ZCARD', KEYS[3])
+  if type(answered) ~= 'number' then answered = 0 end
+  if now >= ends or answered >= tonumber(called) then return true end
+  return false, answered <= 3 and math.ceil((tonumber(ends) - tonumber(now)) / 1000) or nil
+end

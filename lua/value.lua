@@ -6,6 +6,7 @@
 -- own, and who waits takes it for a holder whose lease ends then. The kinds:
 --
 --   kept     by a minimal hold (keep.lua); the data are the token that has left it
+--   roll     while those who wait are called (queue.lua); the data are "deadline:count"
 --   revoked  a lock that was taken away; the data are the token that had it
 --
 -- A token has none of these words and a colon at its beginning: resuming one that has is
