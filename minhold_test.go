@@ -414,7 +414,7 @@ func TestWaitersAreServedWhenTheMinimalHoldIsOver(t *testing.T) {
 				asked := r.requests(opAcquire)
 				require.NoError(t, lock.Release(t.Context()))
 				synctest.Wait()
-				require.LessOrEqual(t, r.requests(opAcquire)-asked, 8, "a few are told")
+				require.LessOrEqual(t, r.requests(opAcquire)-asked, len(lockers), "they ask once")
 				time.Sleep(time.Until(granted.Add(least - 10*time.Millisecond)))
 				require.Empty(t, entered, "not before")
 				for range lockers {
@@ -423,6 +423,45 @@ func TestWaitersAreServedWhenTheMinimalHoldIsOver(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Those of them that are frozen cost nothing but the roll-call, however many there are:
+// the others are told of the end all the same, and have the lock in their order.
+func TestFrozenWaitersBehindAMinimalHold(t *testing.T) {
+	const least = 100 * time.Second
+	for _, n := range []int{1, 4, 10, 100, 900} {
+		for _, withOwn := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d, own waiter: %t", n, withOwn), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, r *fakeRedis) {
+					own := r.lockerOn(r.connect(), WithPollInterval(time.Hour))
+					lock, err := own.TryAcquire(t.Context(), "a", 10*time.Minute, WithMinHold(least))
+					require.NoError(t, err)
+					granted := time.Now()
+					r.frozenTickets(n)
+					var waiters []<-chan acquired
+					lockers := []*Locker{r.lockerOn(r.connect(), WithPollInterval(time.Hour)), r.lockerOn(r.connect(), WithPollInterval(time.Hour))}
+					if withOwn { // which the release brings along
+						lockers = append(lockers, own)
+					}
+					for _, lk := range lockers {
+						waiters = append(waiters, waitFor(t.Context(), lk, "a", 10*time.Minute))
+						time.Sleep(50 * time.Millisecond)
+					}
+					time.Sleep(time.Until(granted.Add(least - time.Second)))
+					require.NoError(t, lock.Release(t.Context()))
+					over := granted.Add(least)
+					for _, w := range waiters {
+						got := <-w
+						require.NoError(t, got.err)
+						require.GreaterOrEqual(t, got.at.Sub(over), time.Duration(0))
+						require.LessOrEqual(t, got.at.Sub(over), 75*time.Millisecond)
+						require.NoError(t, got.lock.Release(t.Context()))
+					}
+					require.False(t, r.Exists("{lock:a}:queue"))
+				})
+			})
+		}
 	}
 }
 
@@ -536,7 +575,7 @@ func TestKeepScript(t *testing.T) {
 			require.Equal(t, time.Hour, r.TTL(lock))
 		})
 	}
-	inBubbleEach("the first few are told", func(t *testing.T, r *fakeRedis, run func(args ...any) string) {
+	inBubbleEach("those that wait are told", func(t *testing.T, r *fakeRedis, run func(args ...any) string) {
 		sub := r.admin.PSubscribe(t.Context(), "lock:inbox:*")
 		defer sub.Close()
 		_, err := sub.Receive(t.Context())
@@ -550,7 +589,7 @@ func TestKeepScript(t *testing.T) {
 			defer close(over)
 			run("tok", 1000, hold(0, time.Minute))
 		}()
-		for i := range 7 {
+		for i := range 20 {
 			message, err := sub.ReceiveMessage(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprintf("lock:inbox:x%d t%[1]d 0 0", i), message.Channel+" "+message.Payload)

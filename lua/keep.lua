@@ -35,9 +35,12 @@ if left then
   if not KEYS[3] then return 1 end
   if ARGV[3] and ARGV[3] ~= '' then redis.pcall('ZREM', KEYS[3], ARGV[3]) end
   -- Waiters rely on the lease that they were told, which may have been much longer. So
-  -- the first of them are told to ask again. One suffices, but may be dead or frozen.
-  local first = redis.pcall('ZRANGE', KEYS[3], '0', '7')
-  for _, ticket in ipairs(first) do
+  -- they are told to ask again: one that lives would suffice, but which of them do nobody
+  -- can see. A thousand, as with a roll-call, and they stay in the queue: the mark may be
+  -- over before they have come back, and somebody else must not get past them. Those that
+  -- are frozen are left behind by the roll-call when it is over.
+  local waiting = redis.pcall('ZRANGE', KEYS[3], '0', '999')
+  for _, ticket in ipairs(waiting) do
     local token, _, channel = parse(ticket)
     if token then redis.pcall('PUBLISH', channel, token .. ' 0 0') end
   end

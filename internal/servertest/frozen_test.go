@@ -121,6 +121,42 @@ func TestServerFrozenWaitersCostOneLeaseTogether(t *testing.T) {
 	}
 }
 
+// A minimal hold that is over costs those who wait no lease, whoever is frozen before them
+// in the queue.
+func TestServerFrozenWaitersBehindAMinimalHold(t *testing.T) {
+	t.Parallel()
+	const ttl, least = 20 * time.Second, 4 * time.Second
+	for kind, waiters := range map[string]func(*testing.T, *rig, int, time.Duration) frozen{
+		"stopped": stoppedWaiters, "vanished": vanishedWaiters,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			ctx := t.Context()
+			asked := time.Now()
+			holder := hold(t, r.locker(t), "a", time.Minute, redislock.WithMinHold(least))
+			granted := time.Now()
+			f := waiters(t, r, 10, ttl)
+			locker := func() *redislock.Locker {
+				return r.lockerWith(r.server.Client(t), redislock.WithPollInterval(time.Hour))
+			}
+			first := r.waiting(ctx, t, locker(), "a", ttl)
+			second := r.waiting(ctx, t, locker(), "a", ttl)
+			f.freeze()
+			defer f.thaw()
+			require.NoError(t, holder.Release(ctx))
+			require.Less(t, time.Since(granted), least, "the machine is too busy for this test")
+			for _, wait := range []func(testing.TB) (*redislock.Lock, error){first, second} {
+				lock, err := wait(t)
+				require.NoError(t, err)
+				assert.GreaterOrEqual(t, time.Since(asked), least-tick)
+				assert.LessOrEqual(t, time.Since(granted), least+2*wakeUp)
+				require.NoError(t, lock.Release(ctx))
+			}
+		})
+	}
+}
+
 // Where nobody is frozen, a lease that ends changes nothing in the order of those who
 // wait, whoever of them finds out first. The same for a key that was deleted.
 func TestServerTheOrderSurvivesALeaseThatEnds(t *testing.T) {
