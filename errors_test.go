@@ -289,18 +289,13 @@ func TestDialTimeOutIsNotTheCallersContext(t *testing.T) {
 func TestContextErrorCarriesItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errWork)
-	require.ErrorIs(t, contextError(ctx), context.Canceled)
-	require.ErrorIs(t, contextError(ctx), errWork)
+	require.ErrorIs(t, wire.ContextError(ctx), context.Canceled)
+	require.ErrorIs(t, wire.ContextError(ctx), errWork)
 
 	ctx, cancel = context.WithCancelCause(t.Context())
 	cancel(nil)
-	require.Equal(t, context.Canceled, contextError(ctx))
+	require.Equal(t, context.Canceled, wire.ContextError(ctx))
 }
-
-type serverError string
-
-func (e serverError) Error() string { return string(e) }
-func (serverError) RedisError()     {}
 
 // --- lost replies (faults 1, 2, 3, 5) ---------------------------------------------------------
 

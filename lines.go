@@ -103,7 +103,7 @@ type waiter struct {
 	ticketed   time.Time     // when its first ticket was sent; zero: none was
 	registered *registration // the latest of its ticket; nil: it has none in the queue
 	stale      string        // a ticket with another inbox, which may stand in the queue: the slot has moved
-	strays     []*call       // releases that brought it along, and may yet be executed
+	strays     []*wire.Call  // releases that brought it along, and may yet be executed
 
 	grant    *grant // the first that has arrived, unless it was taken
 	reported bool   // it has something in the log
@@ -582,7 +582,7 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 // learned notes what a question came to, and when the next one is due. It returns
 // the error that ends w's waiting, if it has to end: one that waiting does not
 // mend, or a few failures before there was any answer.
-func (ls *lines) learned(w *waiter, c *call, out outcome) error {
+func (ls *lines) learned(w *waiter, c *wire.Call, out outcome) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := w.line
@@ -610,11 +610,11 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 		}
 	case out.queued:
 		w.stale = ""
-		w.asked.queued(c.sent)
-		w.enqueued(registration{sent: c.sent, server: out.server})
+		w.asked.queued(c.Sent)
+		w.enqueued(registration{sent: c.Sent, server: out.server})
 		w.askIn(w.leasePause(out.left))
 	default:
-		w.notQueued(c.sent)
+		w.notQueued(c.Sent)
 		w.unqueued(out.left)
 	}
 	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
@@ -661,7 +661,7 @@ func (ls *lines) newOutage(l *line) error {
 
 // brought tells w what became of it in the release c. If w has left meanwhile, it
 // returns with what.
-func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bool, lock *Lock) {
+func (ls *lines) brought(w *waiter, c *wire.Call, r releaseReply, err error) (left bool, lock *Lock) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	switch {
@@ -673,9 +673,9 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 		}
 		w.nudge()
 	case r.next == nextGranted:
-		w.give(grant{fence: r.fence, server: r.server, anchor: c.sent})
+		w.give(grant{fence: r.fence, server: r.server, anchor: c.Sent})
 	case r.next == nextQueued:
-		w.enqueued(registration{sent: c.sent, server: r.server})
+		w.enqueued(registration{sent: c.Sent, server: r.server})
 		w.askIn(w.leasePause(r.left))
 	case r.next == nextPassed:
 		w.unqueued(r.left)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // Client is the little that is needed of go-redis. *redis.Client has it, also one
@@ -34,8 +35,8 @@ type Client interface {
 // While locks are held, and up to a second longer, a timer compares the process's clocks
 // once a second.
 type Locker struct {
-	engine    engine
-	quorum    *quorum // the engine, if it is one
+	conn      wire.Conn
+	quorum    *quorum // the engine of conn, if it is one
 	clustered bool    // all keys of a lock must share a slot
 	opts      options
 	retention any // opts.fenceRetention in ms, as an argument
@@ -70,11 +71,11 @@ func New(client Client, opts ...Option) *Locker {
 		panic(fmt.Sprintf("redislock: New(%T): the client is %s", client, err))
 	}
 	o := newOptions(opts)
-	return newLocker(newEngine(client, d, o), d.cluster != nil, o)
+	return newLocker(d.engine(client, o), d.cluster != nil, o)
 }
 
-func newLocker(engine engine, clustered bool, opts options) *Locker {
-	lk := &Locker{engine: engine, clustered: clustered, opts: opts, reports: opts.reports}
+func newLocker(engine wire.Engine, clustered bool, opts options) *Locker {
+	lk := &Locker{conn: wire.Conn{Engine: engine}, clustered: clustered, opts: opts, reports: opts.reports}
 	lk.retention = milliseconds(opts.fenceRetention)
 	lk.inboxes.lk, lk.undoings.lk = lk, lk
 	return lk
@@ -95,6 +96,23 @@ func (lk *Locker) fenceRetention(ttl time.Duration) any {
 		return milliseconds(longer)
 	}
 	return lk.retention
+}
+
+// replyLimit is how long a request about a lock with this TTL waits for its
+// reply. Beyond the TTL a reply would be worthless; beyond five seconds (what
+// go-redis itself waits by default) a fresh connection is the better bet.
+func replyLimit(ttl time.Duration) time.Duration {
+	return min(max(ttl, time.Second), 5*time.Second)
+}
+
+// replyLimit is the same, but leaves replicas the time to acknowledge, also a batch before
+// the request's own, and the nodes of a quorum theirs for two phases.
+func (lk *Locker) replyLimit(ttl time.Duration) time.Duration {
+	limit := replyLimit(ttl) + 2*lk.opts.replicaTimeout
+	if lk.quorum == nil {
+		return limit
+	}
+	return max(limit, 2*lk.quorum.nodeTimeout(ttl)+time.Second)
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while

@@ -189,6 +189,21 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 	return l.release, true
 }
 
+// departing is a Lock that is told when a request to release it is sent. It is a type
+// of its own since a Lock's methods are for its users.
+type departing Lock
+
+// Departs is told by the engine.
+func (l *departing) Departs() { (*Lock)(l).departs() }
+
+// interrupted is a call that nobody sees the end of, since a panic has come between. It
+// is over: the request was executed before that, or never.
+func interrupted(r wire.Request) *wire.Call {
+	c := wire.NewCall(context.Background(), r)
+	c.Err = errInterrupted
+	return c
+}
+
 // departs notes that a request to release is about to be sent, after which somebody else
 // may have the lock.
 func (l *Lock) departs() {
@@ -257,7 +272,7 @@ func (l *Lock) abandon() {
 
 func unfinished(ctx context.Context, waited time.Duration) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	return wire.NoReply(waited.Round(time.Millisecond))
 }
@@ -400,8 +415,8 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 	if ticket != "" {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
-	request.claim, request.alone, request.leaves = l.claim, alone, l
-	var c *call
+	request.Note, request.Alone, request.Departure = l.claim.note(0), alone, (*departing)(l)
+	var c *wire.Call
 	var r releaseReply
 	err := errInterrupted // until there is a result: a hook of the client may panic
 	defer func() {
@@ -416,9 +431,9 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 			l.lk.tell(ctx, next, c, r, err)
 		}
 	}()
-	answered, reply, failure := l.lk.ask(ctx, request)
+	answered, reply, failure := l.lk.conn.Ask(ctx, request)
 	if wire.IsSplit(failure) {
-		answered, reply, failure = l.lk.ask(ctx, request.releaseAlone())
+		answered, reply, failure = l.lk.conn.Ask(ctx, releasingAlone(&request))
 	}
 	c, err = answered, failure
 	if err == nil {
@@ -429,7 +444,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 
 // tell the next one what became of it. If it is not there any more, what has been
 // done for it has to be undone.
-func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseReply, err error) {
+func (lk *Locker) tell(ctx context.Context, next *waiter, c *wire.Call, r releaseReply, err error) {
 	left, lock := lk.lines.brought(next, c, r, err)
 	if !left || r.next == nextNone && !wire.MaybeExecuted(err) {
 		return
@@ -445,29 +460,29 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 
 // releaseRequest releases what token holds, and withdraws the ticket that it may have
 // in the queue, if that is not empty.
-func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) request {
+func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) wire.Request {
 	retention := lk.fenceRetention(MinTTL)
 	if ticket == "" {
-		return releaseScript.request(limit, keys.all(), token.arg, retention)
+		return releaseScript.Request(limit, keys.all(), token.arg, retention)
 	}
-	return releaseScript.request(limit, keys.all(), token.arg, retention, ticket)
+	return releaseScript.Request(limit, keys.all(), token.arg, retention, ticket)
 }
 
 // handOverRequest releases what token holds, and brings along the ticket of the next
 // one in this process.
-func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, queues bool, next *acquisition, limit time.Duration) request {
+func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, queues bool, next *acquisition, limit time.Duration) wire.Request {
 	lifetime := lk.queueLifetime()
 	if !queues {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
-	return releaseScript.request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
+	return releaseScript.Request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
 		ticket, lifetime, next.valueArg(), milliseconds(next.ttl))
 }
 
-// releaseAlone is a request to release that frees the lock, and leaves the queue as it
+// releasingAlone is a request to release that frees the lock, and leaves the queue as it
 // is.
-func (r *request) releaseAlone() request {
-	alone := releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
-	alone.claim, alone.leaves = r.claim, r.leaves
+func releasingAlone(r *wire.Request) wire.Request {
+	alone := releaseAlone.Request(r.Limit, r.Keys()[:1], r.Args()[0])
+	alone.Note, alone.Departure = r.Note, r.Departure
 	return alone
 }

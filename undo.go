@@ -58,11 +58,11 @@ type undoing struct {
 	token lockToken
 	ttl   time.Duration // of what stands there
 
-	ticket *ticket // that may stand in the queue, or nil
-	calls  []*call // requests under way that may put something there
-	stands bool    // something may stand there
-	lost   bool    // a request had no reply, and may be executed at any time
-	failed bool    // a look had no answer, and may have freed the lock
+	ticket *ticket      // that may stand in the queue, or nil
+	calls  []*wire.Call // requests under way that may put something there
+	stands bool         // something may stand there
+	lost   bool         // a request had no reply, and may be executed at any time
+	failed bool         // a look had no answer, and may have freed the lock
 	over   bool
 
 	on       *cleaner // whose queue it was in last
@@ -85,20 +85,20 @@ func (u *undoing) lifetime(lk *Locker) time.Duration {
 
 // note takes note of the calls that have ended.
 func (u *undoing) note() {
-	u.calls = slices.DeleteFunc(u.calls, func(c *call) bool {
-		if c.underWay() {
+	u.calls = slices.DeleteFunc(u.calls, func(c *wire.Call) bool {
+		if c.UnderWay() {
 			return false
 		}
-		if !c.answered() {
+		if !c.HasReply() {
 			u.lost = true
-		} else if !c.leftNothing() {
+		} else if !leftNothing(c) {
 			u.stands = true
 		}
 		return true
 	})
 }
 
-func (u *undoing) underWay() bool { return slices.ContainsFunc(u.calls, (*call).underWay) }
+func (u *undoing) underWay() bool { return slices.ContainsFunc(u.calls, (*wire.Call).UnderWay) }
 
 // isSettled tells whether nothing can come any more.
 func (u *undoing) isSettled() bool { return len(u.calls) == 0 && !u.lost }
@@ -153,8 +153,8 @@ func isHopeless(err error) bool {
 func (a *acquisition) settle(lock *Lock) {
 	calls := a.unanswered
 	whenAllDone(calls, func() {
-		late := slices.ContainsFunc(calls, func(c *call) bool {
-			return !c.askedBefore(lock.granted) && (lock.releasing() || !c.answered())
+		late := slices.ContainsFunc(calls, func(c *wire.Call) bool {
+			return !askedBefore(c, lock.granted) && (lock.releasing() || !c.HasReply())
 		})
 		if late {
 			lock.whenReleased(func() { a.undo(context.Background()) })
@@ -163,11 +163,11 @@ func (a *acquisition) settle(lock *Lock) {
 }
 
 // whenAllDone calls f once all calls are done: at once if they are.
-func whenAllDone(calls []*call, f func()) {
+func whenAllDone(calls []*wire.Call, f func()) {
 	var left atomic.Int32
 	left.Store(int32(len(calls)))
 	for _, c := range calls {
-		c.whenDone(func() {
+		c.WhenDone(func() {
 			if left.Add(-1) == 0 {
 				f()
 			}
