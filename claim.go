@@ -303,6 +303,19 @@ func (c *claim) undo(ctx context.Context) {
 	}
 }
 
+// undoLate takes back, after the lock was released by another claim with its token,
+// what requests of this one may yet bring about.
+func (c *claim) undoLate(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.stakes {
+		c.stakes[i].look()
+		if calls := c.stakes[i].calls; len(calls) > 0 {
+			c.undoNode(ctx, i, false, calls)
+		}
+	}
+}
+
 func (c *claim) undoing(ctx context.Context, stands bool, doubtful []*wire.Call) *undoing {
 	return &undoing{ctx: ctx, keys: c.keys, token: c.token, ttl: c.ttl, calls: slices.Clone(doubtful), stands: stands}
 }

@@ -346,6 +346,8 @@ func (in *inbox) subscribe(ctx context.Context) error {
 			if err := in.received(message); err != nil {
 				return err
 			}
+		case in.isLive() && errors.As(err, new(redis.Error)):
+			probing = false // an answer to PING, whatever it says: MISCONF, or that we must not
 		case !wire.IsTimeout(err):
 			return err
 		case probing:
@@ -357,6 +359,12 @@ func (in *inbox) subscribe(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+func (in *inbox) isLive() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.live
 }
 
 func (in *inbox) received(message any) error {

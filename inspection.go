@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -9,9 +10,17 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
+var errResumedTooLate = fmt.Errorf("%w: its release may yet be executed", ErrReleased)
+
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo.
-func (a *acquisition) resume(ctx context.Context) (*Lock, error) {
+func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
+	defer func() {
+		if !a.lk.handles.resumed(a.token.text) && lock != nil {
+			lock.endWith(&lock.released)
+			lock, failure = nil, a.failed(errResumedTooLate)
+		}
+	}()
 	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set", a.claim)
 	late := false
 	var c *wire.Call

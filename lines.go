@@ -284,9 +284,6 @@ func isOwn(err error) bool {
 // hold notes that lock stands in the key, unless it has ended by now.
 func (l *line) hold(lock *Lock) {
 	if cause, _ := lock.term.Peek(); cause == nil {
-		if was := l.holder; was != nil && was != lock && was.token.text == lock.token.text {
-			lock.twin = was
-		}
 		l.holder = lock
 		l.answered()
 		if l.turn.IsZero() {
@@ -502,23 +499,6 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string, queues bool) {
 	}
 	ls.expectGrant(w, id)
 	return w, w.a.ticket(id), id != noInbox
-}
-
-// twins are other handles of this Locker with the token of lock, as far as they are known:
-// Resume makes them.
-func (ls *lines) twins(lock *Lock) (twins []*Lock) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.names[lock.keys.lock]
-	if l == nil {
-		return nil
-	}
-	for twin := l.holder; twin != nil && twin.token.text == lock.token.text; twin = twin.twin {
-		if twin != lock {
-			twins = append(twins, twin)
-		}
-	}
-	return twins
 }
 
 // Without an inbox, nobody stands in the queue: other processes find the lock by

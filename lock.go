@@ -44,6 +44,7 @@ type Locker struct {
 	clocks  lease.Clocks
 	lines   lines
 	inboxes inboxes
+	handles handles
 	doubts  doubts
 	reports *reports
 
@@ -182,8 +183,9 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // once if both belong to the same Locker (its Err then Is [ErrLost], without a
 // warning), and else at its next request.
 //
-// If a release of the token by this Locker was sent and may yet be executed, Resume
-// returns [ErrReleased] and sends nothing: the lock could end at any moment.
+// If a release of the token by this Locker is under way, or was sent and may yet be
+// executed, Resume returns [ErrReleased] and sends nothing: the lock could end at any
+// moment. It returns ErrReleased as well if such a release is sent meanwhile.
 //
 // It blocks as TryAcquire does, and has its errors for bad arguments. On error the
 // lock is left to its lease, which may have been set to ttl.
@@ -195,8 +197,8 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	if token == "" || strings.Contains(token, " ") {
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
-	if lk.doubts.has(token) {
-		return nil, a.failed(fmt.Errorf("%w: its release may yet be executed", ErrReleased))
+	if lk.doubts.has(token) || !lk.handles.resume(token) {
+		return nil, a.failed(errResumedTooLate)
 	}
 	a.token = newLockToken(token)
 	a.claim = lk.adoptedClaim(a)
@@ -306,14 +308,13 @@ type Lock struct {
 	// stopRenewal ends the watchdog; it is nil without one.
 	stopRenewal context.CancelFunc
 
-	twin *Lock // that was the holder before this one, with the same token (Resume); guarded by lines.mu
+	older *Lock // the handle with the same token that was made before; guarded by handles.mu
 
 	mu         sync.Mutex
 	extending  chan struct{} // see extendTurn
 	release    *release      // the release under way, or the last one
 	first      release       // a place for the first one
 	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
-	twins      []*Lock       // other handles with the same token, which end with this one
 	afterwards []func()      // what is to be done once it is released
 }
 
@@ -322,6 +323,7 @@ type Lock struct {
 func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 	l := &Lock{lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim, granted: g.server}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
+	lk.handles.enter(l)
 	if !a.opts.watchdog {
 		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
 		return l
@@ -478,6 +480,7 @@ func (l *Lock) whyExpired() string {
 // endWith ends the lock with a cause, and reports false if it has ended before.
 func (l *Lock) endWith(cause error) (first bool) {
 	first = l.term.End(cause)
+	l.lk.handles.leave(l)
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}

@@ -40,7 +40,7 @@ const (
 // A request whose reply is lost is made three times, each waiting as long as the
 // client's time-outs say. If ctx can never end, there is no further try once the
 // lease is over. If the reply was lost and a later try finds nothing, the first has
-// done the work.
+// done the work; a key that was deleted by hand just then looks the same.
 //
 // The release is made whatever becomes of ctx, also when ctx has ended before:
 // Release then returns within 50 ms, with the result if there is one by then, and
@@ -171,13 +171,11 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 // beginRelease stops the watchdog and begins a release, unless one is under way or
 // was final.
 func (l *Lock) beginRelease() (r *release, begun bool) {
-	twins := l.lk.lines.twins(l)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.release != nil && (l.release.underWay() || l.release.final()) {
 		return l.release, false
 	}
-	l.twins = twins
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}
@@ -208,17 +206,18 @@ func interrupted(r wire.Request) *wire.Call {
 // may have the lock.
 func (l *Lock) departs() {
 	l.term.MayEnd(&l.released)
-	l.mu.Lock()
-	twins := l.twins
-	l.mu.Unlock()
-	for _, twin := range twins { // on purpose: nothing for a warning
-		if twin.endWith(twin.failed(opHold, errReleasedByTwin)) {
-			twin.lk.lines.lost(twin)
+	for _, other := range l.lk.handles.depart(l) { // on purpose: nothing for a warning
+		if other.endWith(other.failed(opHold, errReleasedByOther)) {
+			other.lk.lines.lost(other)
+			if other.claim != nil {
+				other.claim.abandon()
+				l.whenReleased(func() { other.claim.undoLate(context.Background()) })
+			}
 		}
 	}
 }
 
-var errReleasedByTwin = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
+var errReleasedByOther = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
 
 // releaseWait is how long somebody waits for a release.
 type releaseWait struct {
@@ -370,6 +369,8 @@ func (l *Lock) mayRelease() bool {
 // also where a panic has come between.
 func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err error) {
 	valid := l.mayRelease()
+	l.lk.handles.release(l)
+	defer l.lk.handles.released(l)
 	err = errInterrupted
 	defer func() {
 		switch {

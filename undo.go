@@ -138,11 +138,12 @@ func (u *undoing) join(other *undoing) bool {
 	return true
 }
 
-// isHopeless tells whether looking again is pointless: Redis has refused, or the client is
-// closed. (What else fails may be a matter of those with whom a look has travelled.)
+// isHopeless tells whether looking again is pointless: the client is closed, or
+// something stands under the keys that is not ours. Other refusals may pass in a
+// moment: MISCONF with the next snapshot, OOM, NOPERM while rights are being changed.
+// (What else fails may be a matter of those with whom a look has travelled.)
 func isHopeless(err error) bool {
-	var answer redis.Error
-	return errors.Is(err, redis.ErrClosed) || errors.As(err, &answer) && !wire.IsOutage(err)
+	return errors.Is(err, redis.ErrClosed) || wire.HasState(err, "WRONGTYPE")
 }
 
 // settle looks after requests that were overtaken by the grant. One that is executed

@@ -493,8 +493,12 @@ func (us *undoings) conclude(l *undoLook, now time.Time) {
 		u.since = at
 	}
 	switch {
-	case l.err == nil && current && l.last, isHopeless(l.err):
+	case l.err == nil && current && l.last:
+		us.lk.doubts.forget(u.token.text)
 		us.finish(u)
+		return
+	case isHopeless(l.err):
+		us.rest(u)
 		return
 	case l.err == nil && current:
 		u.stands = false // but there may be more to come

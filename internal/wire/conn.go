@@ -66,12 +66,24 @@ func (conn Conn) Persist(ctx context.Context, r Request) (c *Call, reply string,
 	return c, reply, Ended(ctx, err)
 }
 
+// awaitDeadline waits for the end of a context whose deadline has come: its timer is a
+// moment late. A context that was detached from its parent by hand may keep the
+// deadline, and never end.
+func awaitDeadline(ctx context.Context) {
+	timer := time.NewTimer(5 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
 // Ended makes the last failure of several tries a context error, if it was ctx that
 // ended them. (With ContextTimeoutEnabled, a time-out of the socket comes a moment
 // before the end of ctx.)
 func Ended(ctx context.Context, err error) error {
 	if deadline, limited := ctx.Deadline(); limited && IsTimeout(err) && !time.Now().Before(deadline) {
-		<-ctx.Done()
+		awaitDeadline(ctx)
 	}
 	if err == nil || ctx.Err() == nil || IsContextError(err) || !IsTransient(err) {
 		return err

@@ -335,10 +335,24 @@ func IsTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
+// refusals are further answers by which Redis has not executed a request.
+var refusals = append([]string{
+	"NOSCRIPT", "MOVED", "ASK", "CROSSSLOT", "DENIED", "unknown command", "wrong number of arguments",
+}, commonAnswers...)
+
+// isRefusal tells whether an answer says that the request was not executed. It has to
+// be one of Redis itself, of which that is known: it has refused the command, or a
+// script has failed, which check before they write (such an answer names the script).
+// What else answers with an error may stand between, and not know: a proxy says
+// "upstream failure", or "Connection timed out", where the server has executed the
+// request and the reply was lost, too.
+func isRefusal(answer redis.Error) bool {
+	return HasState(answer, refusals...) || strings.Contains(answer.Error(), "user_script")
+}
+
 // MaybeExecuted tells whether a request that ended in err can have been executed
-// all the same, or can still be. An answer of the server says that it was not
-// (the scripts check before they write), and so does a connection that was
-// never made.
+// all the same, or can still be. A refusal of the server says that it was not, and
+// so does a connection that was never made.
 func MaybeExecuted(err error) bool {
 	if err == nil {
 		return false // most often; errors.As would allocate
@@ -349,7 +363,9 @@ func MaybeExecuted(err error) bool {
 	switch {
 	case errors.As(err, &said):
 		return said.MaybeExecuted()
-	case errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+	case errors.As(err, &answer):
+		return !isRefusal(answer) && !isSetUp(err)
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
 	case errors.As(err, &network) && network.Op == "dial":
 		return false
