@@ -26,7 +26,7 @@ type acquisition struct {
 
 	// unanswered are the requests that may have been, or may yet be, executed
 	// without our having seen the reply.
-	unanswered []*call
+	unanswered []*wire.Call
 	// queued says that a ticket may stand in the queue.
 	queued bool
 	inbox  string                         // the one in the last ticket
@@ -46,7 +46,7 @@ func (lk *Locker) newAcquisition(ctx context.Context, op, name string, ttl time.
 		err = opts.check()
 	}
 	if err == nil && ctx.Err() != nil {
-		err = contextError(ctx)
+		err = wire.ContextError(ctx)
 	}
 	if err != nil {
 		return nil, a.failed(err)
@@ -73,8 +73,8 @@ type outcome struct {
 // try makes one request, without a ticket.
 func (a *acquisition) try(ctx context.Context, alone bool) outcome {
 	r := a.request(ticketing{})
-	r.alone = alone
-	c, reply, err := a.lk.ask(ctx, r)
+	r.Alone = alone
+	c, reply, err := a.lk.conn.Ask(ctx, r)
 	return a.outcome(c, reply, err)
 }
 
@@ -94,20 +94,26 @@ func (a *acquisition) valueArg() any {
 	return a.value()
 }
 
-func (a *acquisition) request(t ticketing) request {
+func (a *acquisition) request(t ticketing) wire.Request {
 	value := a.valueArg()
 	limit, ttl, retention := a.lk.replyLimit(a.ttl), milliseconds(a.ttl), a.lk.fenceRetention(a.ttl)
-	var r request
+	var r wire.Request
 	if t.ticket == "" {
-		r = acquireScript.request(limit, a.keys.all(), a.token.arg, value, ttl, retention)
+		r = acquireScript.Request(limit, a.keys.all(), a.token.arg, value, ttl, retention)
 	} else {
-		r = acquireScript.request(limit, a.keys.all(), a.token.arg, value, ttl, retention, t.ticket, a.lk.queueLifetime(), t.place, t.stale)
+		r = acquireScript.Request(limit, a.keys.all(), a.token.arg, value, ttl, retention, t.ticket, a.lk.queueLifetime(), t.place, t.stale)
 	}
-	r.ttl, r.claim, r.leaves = a.ttl, a.claim, unobserved{}
+	r.Note, r.Departure, r.Acknowledged = a.claim.note(a.ttl), wire.Unobserved{}, isAcquired
 	return r
 }
 
-func (a *acquisition) outcome(c *call, reply string, err error) outcome {
+// isAcquired tells whether a reply has something that replicas have to acknowledge.
+func isAcquired(reply string) (bool, error) {
+	r, err := parseAcquire(reply)
+	return r.acquired, err
+}
+
+func (a *acquisition) outcome(c *wire.Call, reply string, err error) outcome {
 	var r acquireReply
 	if err == nil {
 		if r, err = parseAcquire(reply); err != nil {
@@ -121,27 +127,27 @@ func (a *acquisition) outcome(c *call, reply string, err error) outcome {
 		return outcome{err: err}
 	case !r.acquired:
 		return outcome{left: r.left, server: r.server, queued: r.queued}
-	case lease.From(c.sent, a.ttl).Remaining(time.Now()) <= 0:
+	case lease.From(c.Sent, a.ttl).Remaining(time.Now()) <= 0:
 		a.doubt(c) // it stands in Redis, and must not stay
 		return outcome{err: errLate}
 	}
-	return outcome{lock: a.lk.newLock(a, grant{fence: r.fence, server: r.server, anchor: c.sent})}
+	return outcome{lock: a.lk.newLock(a, grant{fence: r.fence, server: r.server, anchor: c.Sent})}
 }
 
 // doubt notes that the outcome of c is not known. Of those that have ended and may have
 // left something, one that was answered and one that was not stand for all, so that a
 // long outage does not fill the memory.
-func (a *acquisition) doubt(c *call) { a.unanswered = withDoubtful(a.unanswered, c) }
+func (a *acquisition) doubt(c *wire.Call) { a.unanswered = withDoubtful(a.unanswered, c) }
 
-func withDoubtful(calls []*call, c *call) []*call {
+func withDoubtful(calls []*wire.Call, c *wire.Call) []*wire.Call {
 	var answered, lost bool
-	return slices.DeleteFunc(append(calls, c), func(c *call) bool {
-		if c.underWay() {
+	return slices.DeleteFunc(append(calls, c), func(c *wire.Call) bool {
+		if c.UnderWay() {
 			return false
 		}
 		seen := &lost
-		if c.answered() {
-			if c.leftNothing() {
+		if c.HasReply() {
+			if leftNothing(c) {
 				return true
 			}
 			seen = &answered
@@ -150,6 +156,27 @@ func withDoubtful(calls []*call, c *call) []*call {
 		*seen = true
 		return again
 	})
+}
+
+// leftNothing tells whether a call that was answered has left nothing in Redis: neither
+// lock nor ticket.
+func leftNothing(c *wire.Call) bool {
+	if c.Err != nil {
+		return !errors.Is(c.Err, ErrNotReplicated)
+	}
+	var n [4]int64 // in all replies the first says whether there is something, and the last of four whether it is queued
+	_, err := integers(c.Reply, n[:])
+	return err == nil && n[0] == 0 && n[3] == 0
+}
+
+// askedBefore tells whether the request is a question that is known to have been
+// executed before a time of the server.
+func askedBefore(c *wire.Call, server int64) bool {
+	if c.Request.Script != acquireScript || c.Err != nil {
+		return false
+	}
+	r, err := parseAcquire(c.Reply)
+	return err == nil && r.server < server
 }
 
 // first tries until there is an answer, or a failure that repeating does not
@@ -166,7 +193,7 @@ func (a *acquisition) first(ctx context.Context) (out outcome) {
 		out = a.try(ctx, alone)
 		return !worthRepeating(out.err) || a.claim.spent(), out.err
 	})
-	out.err = ended(ctx, out.err)
+	out.err = wire.Ended(ctx, out.err)
 	returned = true
 	return out
 }
@@ -202,6 +229,6 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 func (a *acquisition) giveBack(ctx context.Context) bool {
 	bounded, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
-	_, _, err := a.lk.ask(bounded, a.lk.releaseRequest(&a.keys, a.token, a.ticket(a.inbox), undoLimit))
+	_, _, err := a.lk.conn.Ask(bounded, a.lk.releaseRequest(&a.keys, a.token, a.ticket(a.inbox), undoLimit))
 	return err == nil
 }

@@ -7,37 +7,41 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // ballot is one request of a quorum, from the first vote to the result.
 type ballot struct {
 	q     *quorum
 	ctx   context.Context // of who asks; when it ends, nobody waits for the result
-	r     request
+	r     wire.Request
 	claim *claim
+	ttl   time.Duration // that is asked for; 0: none
 	limit time.Duration // for each node
 	end   time.Time     // of all phases together, as long as nodes are silent
 	round *round        // of the first phase
 
-	attempt  int       // of an acquisition: its number
-	doubtful [][]*call // of a release: what may take a node yet
+	attempt  int            // of an acquisition: its number
+	doubtful [][]*wire.Call // of a release: what may take a node yet
 
 	floor time.Duration // see call
 	after func()        // what remains to be done when the caller has the result
 }
 
 // open sends the requests of the first phase, and does not block.
-func (q *quorum) open(ctx context.Context, r request) *ballot {
-	b := &ballot{q: q, ctx: ctx, r: r, claim: r.claim, limit: nodeLimit(ctx, q.nodeTimeout(r.ttl))}
+func (q *quorum) open(ctx context.Context, r wire.Request) *ballot {
+	note, _ := r.Note.(claimNote)
+	b := &ballot{q: q, ctx: ctx, r: r, claim: note.claim, ttl: note.ttl, limit: nodeLimit(ctx, q.nodeTimeout(note.ttl))}
 	b.end = time.Now().Add(2 * b.limit)
-	switch r.script {
+	switch r.Script {
 	case acquireScript:
-		b.limit, b.end = r.claim.budget(b.limit, b.end)
-		b.round, b.attempt = r.claim.attempt(ctx, b.limit, r)
+		b.limit, b.end = b.claim.budget(b.limit, b.end)
+		b.round, b.attempt = b.claim.attempt(ctx, b.limit, r)
 	case extendScript:
-		b.round = r.claim.extend(ctx, b.limit, r)
+		b.round = b.claim.extend(ctx, b.limit, r)
 	case releaseScript, keepScript:
-		b.round, b.doubtful = r.claim.release(ctx, b.limit, r)
+		b.round, b.doubtful = b.claim.release(ctx, b.limit, r)
 	default:
 		b.round = q.send(ctx, b.limit, r, q.all())
 	}
@@ -53,7 +57,7 @@ func nodeLimit(ctx context.Context, limit time.Duration) time.Duration {
 }
 
 func (b *ballot) decide() (string, error) {
-	switch b.r.script {
+	switch b.r.Script {
 	case acquireScript:
 		return b.acquire()
 	case extendScript:
@@ -81,9 +85,9 @@ func (b *ballot) countUntil(enough func() bool, t *tally, judge judge) {
 			break
 		}
 		c := b.round.calls[node]
-		v, err := noVote, c.err
+		v, err := noVote, c.Err
 		if err == nil {
-			v, err = judge(node, c.reply)
+			v, err = judge(node, c.Reply)
 		}
 		t.add(node, v, err)
 	}
@@ -193,8 +197,8 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 		return fence, nil
 	}
 	limit := b.rest()
-	retention := b.q.nodes[0].lk.fenceRetention(b.r.ttl)
-	ro := b.q.send(b.ctx, limit, raiseScript.request(limit, b.r.keys()[:2], b.claim.token.arg, fence, retention), below)
+	retention := b.q.nodes[0].lk.fenceRetention(b.ttl)
+	ro := b.q.send(b.ctx, limit, raiseScript.Request(limit, b.r.Keys()[:2], b.claim.token.arg, fence, retention), below)
 	t := newTally(b.q, ro, limit)
 	t.yes = len(fences) - len(below)
 	for !t.won() && t.canWin() {
@@ -203,13 +207,13 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 			break
 		}
 		c := ro.calls[node]
-		v, err := voteNo, c.err
+		v, err := voteNo, c.Err
 		switch {
-		case err != nil || c.reply == "0":
-		case c.reply == "1":
+		case err != nil || c.Reply == "0":
+		case c.Reply == "1":
 			v = voteYes
 		default:
-			err = unexpected(c.reply)
+			err = wire.Unexpected(c.Reply)
 		}
 		t.add(node, v, err)
 	}
@@ -249,7 +253,7 @@ func (b *ballot) await(ro *round) {
 		if !ok {
 			return
 		}
-		if c := ro.calls[node]; c.err == nil && c.reply == "1" { // else the token may stand there
+		if c := ro.calls[node]; c.Err == nil && c.Reply == "1" { // else the token may stand there
 			b.claim.freed(node)
 		}
 	}
@@ -262,8 +266,8 @@ func (b *ballot) handBackLate() {
 		if !ok {
 			return
 		}
-		r, err := parseAcquire(b.round.calls[node].reply)
-		if b.round.calls[node].err == nil && err == nil && r.acquired {
+		r, err := parseAcquire(b.round.calls[node].Reply)
+		if b.round.calls[node].Err == nil && err == nil && r.acquired {
 			b.claim.handBack(b.ctx, b.attempt, []int{node}, r.fence, b.limit)
 		}
 	}
@@ -309,11 +313,17 @@ func (b *ballot) extend() (string, error) {
 	return fmt.Sprintf("1 %d", fence), nil
 }
 
+// mode is the last argument of an extension.
+func mode(r *wire.Request) any {
+	args := r.Args()
+	return args[len(args)-1]
+}
+
 // fence is that of the lock that was extended. Of one that was acquired elsewhere it is
 // not known: it is at most the greatest record, which is made that of a majority.
 func (b *ballot) fence(fences map[int]int64) (int64, error) {
 	fence := b.claim.settled()
-	if fence > 0 || b.r.mode() != "set" {
+	if fence > 0 || mode(&b.r) != "set" {
 		return fence, nil
 	}
 	fence, err := b.writeBack(fences)
@@ -328,7 +338,7 @@ func (b *ballot) fence(fences map[int]int64) (int64, error) {
 func (b *ballot) repair(judge judge, free map[int]string) {
 	b.countLate(judge)
 	for node, record := range free {
-		b.claim.retake(context.WithoutCancel(b.ctx), node, record, b.r.ttl)
+		b.claim.retake(context.WithoutCancel(b.ctx), node, record, b.ttl)
 	}
 }
 
@@ -339,8 +349,8 @@ func (b *ballot) countLate(judge judge) {
 		if !ok {
 			return
 		}
-		if c := b.round.calls[node]; c.err == nil {
-			_, _ = judge(node, c.reply) // its vote changes nothing any more
+		if c := b.round.calls[node]; c.Err == nil {
+			_, _ = judge(node, c.Reply) // its vote changes nothing any more
 		}
 	}
 }
@@ -368,7 +378,7 @@ func (b *ballot) release() (string, error) {
 	b.after = func() { b.sweep(judge, answered) }
 	switch {
 	case t.won():
-		return replyDone, nil
+		return wire.ReplyDone, nil
 	case t.lost():
 		return "0", nil
 	}
@@ -399,9 +409,9 @@ func (b *ballot) inspect() (string, error) {
 			break
 		}
 		c := b.round.calls[node]
-		r, err := inspectReply{}, c.err
+		r, err := inspectReply{}, c.Err
 		if err == nil {
-			r, err = parseInspect(c.reply)
+			r, err = parseInspect(c.Reply)
 		}
 		if err == nil {
 			seen.add(r)

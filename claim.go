@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // claim is what one token has, or may yet get, on the nodes of a quorum. It lives as
@@ -31,14 +33,14 @@ type claim struct {
 type stake struct {
 	held  bool          // the token stands there, as far as known
 	since int64         // when the node granted it last, by its own clock, us; 0: not known
-	calls []*call       // that can put the token there, and are not looked at yet
+	calls []*wire.Call  // that can put the token there, and are not looked at yet
 	sets  []setting     // extensions that can yet be executed
 	lost  time.Duration // the shortest TTL of those whose connection was lost; 0: none
 }
 
 // setting is a request that sets the lease, to less as well.
 type setting struct {
-	call *call
+	call *wire.Call
 	ttl  time.Duration
 }
 
@@ -48,6 +50,20 @@ func (lk *Locker) newClaim(a *acquisition) *claim {
 	}
 	q := lk.quorum
 	return &claim{q: q, keys: a.keys, token: a.token, value: a.value(), ttl: a.ttl, stakes: make([]stake, len(q.nodes))}
+}
+
+// note is what a quorum has to know of a request that asks for a lease of ttl; 0: it asks
+// for none. On one Redis there is nothing to know.
+func (c *claim) note(ttl time.Duration) any {
+	if c == nil {
+		return nil
+	}
+	return claimNote{c, ttl}
+}
+
+type claimNote struct {
+	claim *claim
+	ttl   time.Duration
 }
 
 // adoptedClaim is the claim of a lock that was acquired elsewhere: nobody here knows
@@ -84,7 +100,7 @@ func (c *claim) budget(limit time.Duration, end time.Time) (time.Duration, time.
 
 // attempt sends the requests of the next attempt. Nothing of an earlier one is handed
 // back from now on: a node may have granted its vote anew.
-func (c *claim) attempt(ctx context.Context, limit time.Duration, r request) (ro *round, number int) {
+func (c *claim) attempt(ctx context.Context, limit time.Duration, r wire.Request) (ro *round, number int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.attempts++
@@ -92,7 +108,7 @@ func (c *claim) attempt(ctx context.Context, limit time.Duration, r request) (ro
 }
 
 // take sends requests that can put the token on a node, and keeps them.
-func (c *claim) take(ctx context.Context, limit time.Duration, r request, nodes []int) *round {
+func (c *claim) take(ctx context.Context, limit time.Duration, r wire.Request, nodes []int) *round {
 	c.patience = time.Now().Add(limit)
 	ro := c.q.send(ctx, limit, r, nodes)
 	for i, call := range ro.calls {
@@ -107,13 +123,13 @@ func (c *claim) take(ctx context.Context, limit time.Duration, r request, nodes 
 
 // look takes note of the calls that have been answered.
 func (s *stake) look() {
-	s.calls = slices.DeleteFunc(s.calls, func(call *call) bool {
-		if !call.answered() {
+	s.calls = slices.DeleteFunc(s.calls, func(call *wire.Call) bool {
+		if !call.HasReply() {
 			return false
 		}
-		s.held = s.held || call.err == nil && tookNode(call.reply)
-		if call.request.script == acquireScript && call.err == nil {
-			if r, err := parseAcquire(call.reply); err == nil && r.acquired {
+		s.held = s.held || call.Err == nil && tookNode(call.Reply)
+		if call.Request.Script == acquireScript && call.Err == nil {
+			if r, err := parseAcquire(call.Reply); err == nil && r.acquired {
 				s.since = max(s.since, r.server)
 			}
 		}
@@ -161,7 +177,7 @@ func (c *claim) handBack(ctx context.Context, attempt int, nodes []int, bound in
 		return nil
 	}
 	c.void = max(c.void, bound)
-	return c.q.send(ctx, limit, handBackScript.request(limit, c.keys.all()[:2], c.token.arg, bound), nodes)
+	return c.q.send(ctx, limit, handBackScript.Request(limit, c.keys.all()[:2], c.token.arg, bound), nodes)
 }
 
 // freed notes that a node was freed by a hand-back or release, so that the token does not
@@ -175,18 +191,19 @@ func (c *claim) freed(node int) {
 }
 
 // extend sends an extension, and remembers it where it can shorten a lease.
-func (c *claim) extend(ctx context.Context, limit time.Duration, r request) *round {
+func (c *claim) extend(ctx context.Context, limit time.Duration, r wire.Request) *round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return nil
 	}
 	ro := c.q.send(ctx, limit, r, c.q.all())
-	if r.mode() == "set" {
+	if mode(&r) == "set" {
+		note, _ := r.Note.(claimNote)
 		for i, call := range ro.calls {
 			s := &c.stakes[i]
 			s.forget()
-			s.sets = append(s.sets, setting{call, r.ttl})
+			s.sets = append(s.sets, setting{call, note.ttl})
 		}
 	}
 	return ro
@@ -197,9 +214,9 @@ func (c *claim) extend(ctx context.Context, limit time.Duration, r request) *rou
 func (s *stake) forget() {
 	s.sets = slices.DeleteFunc(s.sets, func(set setting) bool {
 		switch {
-		case set.call.underWay():
+		case set.call.UnderWay():
 			return false
-		case !set.call.answered() && (s.lost == 0 || set.ttl < s.lost):
+		case !set.call.HasReply() && (s.lost == 0 || set.ttl < s.lost):
 			s.lost = set.ttl
 		}
 		return true
@@ -239,26 +256,26 @@ func (c *claim) retake(ctx context.Context, node int, record string, ttl time.Du
 		return
 	}
 	limit, retention := c.q.nodeTimeout(ttl), c.q.nodes[node].lk.fenceRetention(ttl)
-	r := retakeScript.request(limit, c.keys.all()[:2],
+	r := retakeScript.Request(limit, c.keys.all()[:2],
 		c.token.arg, c.value, milliseconds(ttl), retention, c.fence, record)
-	r.leaves = unobserved{}
+	r.Departure = wire.Unobserved{}
 	c.take(ctx, limit, r, []int{node})
 }
 
 // release sends a release, and ends the claim. It returns the nodes that may yet be
 // taken by a request whose answer is not known.
-func (c *claim) release(ctx context.Context, limit time.Duration, r request) (ro *round, doubtful [][]*call) {
+func (c *claim) release(ctx context.Context, limit time.Duration, r wire.Request) (ro *round, doubtful [][]*wire.Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
-	doubtful = make([][]*call, len(c.stakes))
+	doubtful = make([][]*wire.Call, len(c.stakes))
 	for i := range c.stakes {
 		c.stakes[i].look()
 		doubtful[i] = slices.Clone(c.stakes[i].calls)
 	}
-	return c.q.sendEach(ctx, limit, c.q.all(), func(node int) request {
+	return c.q.sendEach(ctx, limit, c.q.all(), func(node int) wire.Request {
 		own := r
-		own.keep(c.keptOn(node))
+		keep(&own, c.keptOn(node))
 		return own
 	}), doubtful
 }
@@ -309,7 +326,7 @@ func (c *claim) undo(ctx context.Context) {
 		s.look()
 		if s.held || len(s.calls) > 0 {
 			u := c.undoing(ctx, i, s.held, s.calls)
-			if slices.ContainsFunc(s.calls, (*call).underWay) {
+			if slices.ContainsFunc(s.calls, (*wire.Call).UnderWay) {
 				u.due = c.patience
 			}
 			c.q.nodes[i].lk.undo(u)
@@ -317,7 +334,20 @@ func (c *claim) undo(ctx context.Context) {
 	}
 }
 
-func (c *claim) undoing(ctx context.Context, node int, stands bool, doubtful []*call) *undoing {
+// undoLate takes back, after the lock was released by another claim with its token,
+// what requests of this one may yet bring about.
+func (c *claim) undoLate(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.stakes {
+		c.stakes[i].look()
+		if calls := c.stakes[i].calls; len(calls) > 0 {
+			c.q.nodes[i].lk.undo(c.undoing(ctx, i, false, calls))
+		}
+	}
+}
+
+func (c *claim) undoing(ctx context.Context, node int, stands bool, doubtful []*wire.Call) *undoing {
 	return &undoing{
 		ctx: ctx, keys: c.keys, token: c.token, ttl: c.ttl, kept: c.keptOn(node),
 		calls: slices.Clone(doubtful), stands: stands,
@@ -325,7 +355,7 @@ func (c *claim) undoing(ctx context.Context, node int, stands bool, doubtful []*
 }
 
 // undoNode takes back what stands on one node after a release, or may yet stand there.
-func (c *claim) undoNode(ctx context.Context, node int, stands bool, doubtful []*call) {
+func (c *claim) undoNode(ctx context.Context, node int, stands bool, doubtful []*wire.Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.q.nodes[node].lk.undo(c.undoing(ctx, node, stands, doubtful))

@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // cluster makes a client that takes r for a cluster of one node.
@@ -37,7 +39,7 @@ func TestABatchThatWasRedirectedAndThenLostIsInDoubt(t *testing.T) {
 		var mu sync.Mutex
 		moved := 0
 		const n = 4
-		for i := range pipelines {
+		for i := range wire.Trips {
 			go func() { _, _ = lk.Inspect(t.Context(), fmt.Sprint("occupied", i)) }()
 		}
 		synctest.Wait()

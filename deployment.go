@@ -7,15 +7,9 @@ import (
 	"reflect"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// topology is what a client of a Redis Cluster can do that others cannot. Its requests
-// go through [Client] all the same: a wrapper may have methods of its own there.
-type topology interface {
-	ForEachMaster(ctx context.Context, fn func(ctx context.Context, master *redis.Client) error) error
-	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
-	ReloadState(ctx context.Context)
-}
+	"github.com/e2e3f2a3/redislock/internal/wire"
+)
 
 // sharded is what a ring can do, and a client of one server cannot.
 type sharded interface {
@@ -24,14 +18,24 @@ type sharded interface {
 
 var (
 	clientType   = reflect.TypeFor[Client]()
-	topologyType = reflect.TypeFor[topology]()
+	topologyType = reflect.TypeFor[wire.Topology]()
 	shardedType  = reflect.TypeFor[sharded]()
 )
 
 // deployment is what a client stands for.
 type deployment struct {
-	cluster topology // nil: no cluster, as far as can be seen
-	single  bool     // it is known to be one server
+	cluster wire.Topology // nil: no cluster, as far as can be seen
+	single  bool          // it is known to be one server
+}
+
+// engine is how requests travel to it. A wrapper of the client may have methods of its
+// own: requests go through the client all the same.
+func (d deployment) engine(client Client, o options) wire.Engine {
+	return wire.NewEngine(client, wire.Config{
+		Cluster: d.cluster, Single: d.single,
+		Replicas: o.replicas, Timeout: o.replicaTimeout, Missing: ErrNotReplicated,
+		Log: o.reports,
+	})
 }
 
 // deploymentOf hangs on what the client can do, not on its type: a struct that embeds a
@@ -60,7 +64,7 @@ func look(v reflect.Value, depth int) (d deployment, err error) {
 		if !v.CanInterface() {
 			return d, &hiddenError{v.Type()}
 		}
-		d.cluster = v.Interface().(topology)
+		d.cluster = v.Interface().(wire.Topology)
 		return d, nil
 	case v.Type().Implements(shardedType):
 		return d, errRing

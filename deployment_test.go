@@ -2,12 +2,15 @@ package redislock
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // The ways in which programs wrap a client.
@@ -53,7 +56,7 @@ func (f function) Subscribe(ctx context.Context, channels ...string) *redis.PubS
 // shownCluster is a wrapper with a field that adds the methods of a cluster.
 type shownCluster struct {
 	named
-	topology
+	wire.Topology
 }
 
 // plainClients are a client of each kind that sends nothing.
@@ -109,7 +112,8 @@ func TestAClusterIsKnownHoweverItIsWrapped(t *testing.T) {
 	} {
 		lk := New(client, WithReplicas(1, time.Second))
 		require.True(t, lk.clustered, name)
-		require.IsType(t, (*cluster)(nil), lk.engine, name)
+		require.True(t, lk.clustered, name)
+		require.Equal(t, "*wire.cluster", fmt.Sprintf("%T", lk.conn.Engine), name)
 		_, err := lk.keysFor("a}b")
 		require.ErrorIs(t, err, ErrInvalidName, name)
 		_, err = NewQuorum([]Client{one, client})
@@ -199,7 +203,7 @@ func TestRequestsPassTheMethodsOfAWrapper(t *testing.T) {
 			require.NoError(t, lock.Release(t.Context()))
 			require.EqualValues(t, 2, c.processed.Load())
 			r.delayed()
-			together(pipelines+3, func(i int) { _, _ = lk.Inspect(t.Context(), "a") })
+			together(wire.Trips+3, func(i int) { _, _ = lk.Inspect(t.Context(), "a") })
 			require.Positive(t, c.pipelines.Load())
 		}
 	})

@@ -1,7 +1,6 @@
 package redislock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -100,13 +99,3 @@ func quoteKey(key string) string {
 // errLate says that Redis granted the lock, but so late that the lease was over
 // when the reply arrived.
 var errLate = errors.New("reply arrived after the lease had ended")
-
-// contextError is ctx's error together with the cause given to its cancel
-// function, where there is one.
-func contextError(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == nil || errors.Is(cause, err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, cause)
-}

@@ -292,18 +292,13 @@ func TestDialTimeOutIsNotTheCallersContext(t *testing.T) {
 func TestContextErrorCarriesItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errWork)
-	require.ErrorIs(t, contextError(ctx), context.Canceled)
-	require.ErrorIs(t, contextError(ctx), errWork)
+	require.ErrorIs(t, wire.ContextError(ctx), context.Canceled)
+	require.ErrorIs(t, wire.ContextError(ctx), errWork)
 
 	ctx, cancel = context.WithCancelCause(t.Context())
 	cancel(nil)
-	require.Equal(t, context.Canceled, contextError(ctx))
+	require.Equal(t, context.Canceled, wire.ContextError(ctx))
 }
-
-type serverError string
-
-func (e serverError) Error() string { return string(e) }
-func (serverError) RedisError()     {}
 
 // --- lost replies (faults 1, 2, 3, 5) ---------------------------------------------------------
 
@@ -697,4 +692,66 @@ func TestContextThatEndsBetweenTwoTriesIsTheError(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A proxy may answer with an error of its own although the server has executed the
+// request. Texts of Envoy and twemproxy.
+func TestAnErrorOfAProxySaysNothingAboutExecution(t *testing.T) {
+	for _, answer := range []string{"upstream failure", "ERR Connection timed out", "ERR Connection reset by peer"} {
+		t.Run(answer, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				lock, err := lk.TryAcquire(t.Context(), "a", time.Minute, WithWatchdog())
+				require.NoError(t, err)
+				r.answerWith(func(op string) string {
+					if op != opRelease {
+						return ""
+					}
+					r.Del("lock:a") // executed
+					return answer
+				})
+				require.Error(t, lock.Release(t.Context()))
+				r.answerWith(nil)
+				next := r.acquire("a", time.Minute)
+				require.NoError(t, next.Err())
+				require.ErrorIs(t, lock.Err(), ErrReleased)
+				require.NoError(t, lock.Release(t.Context()), "an earlier try did the work")
+				require.Empty(t, r.logged(""))
+
+				r.answerWith(func(op string) string {
+					if op != opAcquire {
+						return ""
+					}
+					require.NoError(t, r.Set("lock:b", "somebody"))
+					return answer
+				})
+				_, err = lk.TryAcquire(t.Context(), "b", time.Minute)
+				require.Error(t, err)
+				time.Sleep(time.Second)
+				require.Positive(t, r.requests(opRelease), "what may have been acquired is taken back")
+			})
+		})
+	}
+}
+
+// detachedContext keeps the deadline of its parent, and never ends.
+type detachedContext struct{ context.Context }
+
+func (detachedContext) Done() <-chan struct{} { return nil }
+func (detachedContext) Err() error            { return nil }
+
+func TestAContextWithADeadlineThatNeverEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.lockerOn(r.connect(func(o *redis.Options) { o.ContextTimeoutEnabled = true; o.MaxRetries = -1 }))
+		_, err := lk.TryAcquire(t.Context(), "warm", time.Minute)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		r.net.stall()
+		defer r.net.flow()
+		began := time.Now()
+		_, err = lk.TryAcquire(detachedContext{ctx}, "a", time.Minute)
+		require.Error(t, err)
+		require.Less(t, time.Since(began), time.Minute)
+	})
 }

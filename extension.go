@@ -36,14 +36,14 @@ func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 func (l *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	turn := l.extendTurn()
 	select {
 	case turn <- struct{}{}:
 		defer func() { <-turn }()
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	if err := l.beginExtend(ttl); err != nil {
 		return err
@@ -111,12 +111,12 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	answered := false
 	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
 		r := l.extendRequest(ttl, "set")
-		r.alone = alone
+		r.Alone = alone
 		c, reply, err := l.askExtend(ctx, r)
 		if err == nil {
 			l.adoptFloor(c)
 			answered = true
-			return true, l.extended(c.sent, ttl, reply)
+			return true, l.extended(c.Sent, ttl, reply)
 		}
 		if wire.MaybeLate(err) {
 			l.term.MayBeCutTo(ttl)
@@ -130,23 +130,23 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	if answered {
 		return err
 	}
-	return ended(ctx, err)
+	return wire.Ended(ctx, err)
 }
 
 // adoptFloor takes over what a quorum knows of earlier extensions that may yet be
 // executed: it knows them by node.
-func (l *Lock) adoptFloor(c *call) {
-	if c.floor > 0 {
-		l.term.SetFloor(c.floor)
+func (l *Lock) adoptFloor(c *wire.Call) {
+	if floor, known := c.Note.(time.Duration); known {
+		l.term.SetFloor(floor)
 	}
 }
 
 // askExtend makes a request to extend the lease. While a cluster moves the slot it
 // leaves the record of the fence alone.
-func (l *Lock) askExtend(ctx context.Context, r request) (*call, string, error) {
-	c, reply, err := l.lk.ask(ctx, r)
+func (l *Lock) askExtend(ctx context.Context, r wire.Request) (*wire.Call, string, error) {
+	c, reply, err := l.lk.conn.Ask(ctx, r)
 	if wire.IsSplit(err) {
-		c, reply, err = l.lk.ask(ctx, r.withLockAlone())
+		c, reply, err = l.lk.conn.Ask(ctx, r.FirstKeyAlone())
 	}
 	return c, reply, err
 }
@@ -183,12 +183,12 @@ func (l *Lock) wakeWatchdog() {
 }
 
 // extendRequest: mode "set" sets the lease, "grow" never shortens it.
-func (l *Lock) extendRequest(ttl time.Duration, mode string) request {
+func (l *Lock) extendRequest(ttl time.Duration, mode string) wire.Request {
 	return l.lk.extendRequest(&l.keys, l.token, ttl, mode, l.claim)
 }
 
-func (lk *Locker) extendRequest(keys *lockKeys, token lockToken, ttl time.Duration, mode string, claim *claim) request {
-	r := extendScript.request(lk.replyLimit(ttl), keys.all()[:2], token.arg, milliseconds(ttl), lk.fenceRetention(ttl), mode)
-	r.ttl, r.claim = ttl, claim
+func (lk *Locker) extendRequest(keys *lockKeys, token lockToken, ttl time.Duration, mode string, claim *claim) wire.Request {
+	r := extendScript.Request(lk.replyLimit(ttl), keys.all()[:2], token.arg, milliseconds(ttl), lk.fenceRetention(ttl), mode)
+	r.Note = claim.note(ttl)
 	return r
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // FuzzRoundTrip takes any name, prefix, metadata and TTL through a lock's life.
@@ -130,13 +132,13 @@ func FuzzReplies(f *testing.F) {
 		a, err := parseAcquire(reply)
 		require.True(t, !a.acquired || err == nil && a.fence > 0 && a.fence == n)
 		e, err := parseExtend(reply)
-		require.True(t, !e.held || err == nil && (n == 1 || reply == replyDone))
+		require.True(t, !e.held || err == nil && (n == 1 || reply == wire.ReplyDone))
 		r, err := parseRelease(reply)
-		require.True(t, !r.found || err == nil && (n == 1 || reply == replyDone))
+		require.True(t, !r.found || err == nil && (n == 1 || reply == wire.ReplyDone))
 		require.True(t, err == nil || r == releaseReply{})
 		_, _ = parseInspect(reply)
 		_, _, _ = parseGrant(reply)
 		_ = tookNode(reply)
-		require.Less(t, len(unexpected(reply).Error()), 300)
+		require.Less(t, len(wire.Unexpected(reply).Error()), 300)
 	})
 }

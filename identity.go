@@ -117,7 +117,7 @@ func (q *quorum) admit(n *node, id string) error {
 // server that speaks the protocol is Redis) has none, and is taken at its word. One that
 // does not permit it could tell: that is an error.
 func (n *node) runID(ctx context.Context) (string, error) {
-	cmd := newOnce(ctx, "info", "server")
+	cmd := wire.NewOnce(ctx, "info", "server")
 	err := n.client.Process(ctx, cmd)
 	var answer redis.Error
 	switch {

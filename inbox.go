@@ -41,7 +41,7 @@ type inboxes struct {
 
 // of is the inbox on the server where a key stands, or nil if that is not known.
 func (ins *inboxes) of(key string) *inbox {
-	server, on := ins.lk.engine.home(key)
+	server, on := ins.lk.conn.Home(key)
 	if on == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ type inbox struct {
 	channel string
 
 	mu        sync.Mutex
-	on        subscriber
+	on        wire.Subscriber
 	users     int // names that are waited for
 	idleSince time.Time
 	running   bool      // the goroutine that listens
@@ -98,7 +98,7 @@ func newInbox(lk *Locker) *inbox {
 
 // setSubscriber notes what to subscribe with. A cluster makes another client for a
 // node that has left and come back; what the old one was refused is forgotten then.
-func (in *inbox) setSubscriber(on subscriber) {
+func (in *inbox) setSubscriber(on wire.Subscriber) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if was, ok := in.on.(*redis.Client); in.on == nil || ok && was != on { // others may not be comparable
@@ -346,6 +346,8 @@ func (in *inbox) subscribe(ctx context.Context) error {
 			if err := in.received(message); err != nil {
 				return err
 			}
+		case in.isLive() && errors.As(err, new(redis.Error)):
+			probing = false // an answer to PING, whatever it says: MISCONF, or that we must not
 		case !wire.IsTimeout(err):
 			return err
 		case probing:
@@ -357,6 +359,12 @@ func (in *inbox) subscribe(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+func (in *inbox) isLive() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.live
 }
 
 func (in *inbox) received(message any) error {

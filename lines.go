@@ -105,7 +105,7 @@ type waiter struct {
 	ticketed   time.Time     // when its first ticket was sent; zero: none was
 	registered *registration // the latest of its ticket; nil: it has none in the queue
 	stale      string        // a ticket with another inbox, which may stand in the queue: the slot has moved
-	strays     []*call       // releases that brought it along, and may yet be executed
+	strays     []*wire.Call  // releases that brought it along, and may yet be executed
 
 	grant    *grant // the first that has arrived, unless it was taken
 	reported bool   // it has something in the log
@@ -286,9 +286,6 @@ func isOwn(err error) bool {
 // hold notes that lock stands in the key, unless it has ended by now.
 func (l *line) hold(lock *Lock) {
 	if cause, _ := lock.term.Peek(); cause == nil {
-		if was := l.holder; was != nil && was != lock && was.token.text == lock.token.text {
-			lock.twin = was
-		}
 		l.holder = lock
 		l.answered()
 		if l.turn.IsZero() {
@@ -506,23 +503,6 @@ func (ls *lines) bring(lock *Lock) (w *waiter, ticket string, queues bool) {
 	return w, w.a.ticket(id), id != noInbox
 }
 
-// twins are other handles of this Locker with the token of lock, as far as they are known:
-// Resume makes them.
-func (ls *lines) twins(lock *Lock) (twins []*Lock) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.names[lock.keys.lock]
-	if l == nil {
-		return nil
-	}
-	for twin := l.holder; twin != nil && twin.token.text == lock.token.text; twin = twin.twin {
-		if twin != lock {
-			twins = append(twins, twin)
-		}
-	}
-	return twins
-}
-
 // Without an inbox, nobody stands in the queue: other processes find the lock by
 // polling, or never, if it is always handed on here. So it is left free for a while
 // now and then. With an inbox, the queue sees to it that processes take turns.
@@ -584,7 +564,7 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 // learned notes what a question came to, and when the next one is due. It returns
 // the error that ends w's waiting, if it has to end: one that waiting does not
 // mend, or a few failures before there was any answer.
-func (ls *lines) learned(w *waiter, c *call, out outcome) error {
+func (ls *lines) learned(w *waiter, c *wire.Call, out outcome) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := w.line
@@ -612,11 +592,11 @@ func (ls *lines) learned(w *waiter, c *call, out outcome) error {
 		}
 	case out.queued:
 		w.stale = ""
-		w.asked.queued(c.sent)
-		w.enqueued(registration{sent: c.sent, server: out.server})
+		w.asked.queued(c.Sent)
+		w.enqueued(registration{sent: c.Sent, server: out.server})
 		w.askIn(w.leasePause(out.left))
 	default:
-		w.notQueued(c.sent)
+		w.notQueued(c.Sent)
 		w.unqueued(out.left)
 	}
 	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
@@ -663,7 +643,7 @@ func (ls *lines) newOutage(l *line) error {
 
 // brought tells w what became of it in the release c. If w has left meanwhile, it
 // returns with what.
-func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bool, lock *Lock) {
+func (ls *lines) brought(w *waiter, c *wire.Call, r releaseReply, err error) (left bool, lock *Lock) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	switch {
@@ -675,9 +655,9 @@ func (ls *lines) brought(w *waiter, c *call, r releaseReply, err error) (left bo
 		}
 		w.nudge()
 	case r.next == nextGranted:
-		w.give(grant{fence: r.fence, server: r.server, anchor: c.sent})
+		w.give(grant{fence: r.fence, server: r.server, anchor: c.Sent})
 	case r.next == nextQueued:
-		w.enqueued(registration{sent: c.sent, server: r.server})
+		w.enqueued(registration{sent: c.Sent, server: r.server})
 		w.askIn(w.leasePause(r.left))
 	case r.next == nextPassed:
 		w.unqueued(r.left)

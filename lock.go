@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // Client is the little that is needed of go-redis. *redis.Client has it, also one
@@ -33,8 +34,8 @@ type Client interface {
 // While locks are held, and up to a second longer, a timer compares the process's clocks
 // once a second.
 type Locker struct {
-	engine    engine
-	quorum    *quorum // the engine, if it is one
+	conn      wire.Conn
+	quorum    *quorum // the engine of conn, if it is one
 	clustered bool    // all keys of a lock must share a slot
 	opts      options
 	retention any // opts.fenceRetention in ms, as an argument
@@ -42,6 +43,7 @@ type Locker struct {
 	clocks  lease.Clocks
 	lines   lines
 	inboxes inboxes
+	handles handles
 	doubts  doubts
 	reports *reports
 
@@ -69,11 +71,11 @@ func New(client Client, opts ...Option) *Locker {
 		panic(fmt.Sprintf("redislock: New(%T): the client is %s", client, err))
 	}
 	o := newOptions(opts)
-	return newLocker(newEngine(client, d, o), d.cluster != nil, o)
+	return newLocker(d.engine(client, o), d.cluster != nil, o)
 }
 
-func newLocker(engine engine, clustered bool, opts options) *Locker {
-	lk := &Locker{engine: engine, clustered: clustered, opts: opts, reports: opts.reports}
+func newLocker(engine wire.Engine, clustered bool, opts options) *Locker {
+	lk := &Locker{conn: wire.Conn{Engine: engine}, clustered: clustered, opts: opts, reports: opts.reports}
 	lk.retention = milliseconds(opts.fenceRetention)
 	lk.inboxes.lk, lk.undoings.lk = lk, lk
 	return lk
@@ -94,6 +96,23 @@ func (lk *Locker) fenceRetention(ttl time.Duration) any {
 		return milliseconds(longer)
 	}
 	return lk.retention
+}
+
+// replyLimit is how long a request about a lock with this TTL waits for its
+// reply. Beyond the TTL a reply would be worthless; beyond five seconds (what
+// go-redis itself waits by default) a fresh connection is the better bet.
+func replyLimit(ttl time.Duration) time.Duration {
+	return min(max(ttl, time.Second), 5*time.Second)
+}
+
+// replyLimit is the same, but leaves replicas the time to acknowledge, also a batch before
+// the request's own, and the nodes of a quorum theirs for two phases.
+func (lk *Locker) replyLimit(ttl time.Duration) time.Duration {
+	limit := replyLimit(ttl) + 2*lk.opts.replicaTimeout
+	if lk.quorum == nil {
+		return limit
+	}
+	return max(limit, 2*lk.quorum.nodeTimeout(ttl)+time.Second)
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
@@ -163,8 +182,9 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // once if both belong to the same Locker (its Err then Is [ErrLost], without a
 // warning), and else at its next request.
 //
-// If a release of the token by this Locker was sent and may yet be executed, Resume
-// returns [ErrReleased] and sends nothing: the lock could end at any moment.
+// If a release of the token by this Locker is under way, or was sent and may yet be
+// executed, Resume returns [ErrReleased] and sends nothing: the lock could end at any
+// moment. It returns ErrReleased as well if such a release is sent meanwhile.
 //
 // It blocks as TryAcquire does, and has its errors for bad arguments. On error the
 // lock is left to its lease, which may have been set to ttl.
@@ -176,8 +196,8 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	if !isToken(token) {
 		return nil, a.failed(fmt.Errorf("%w: that is no token", ErrNotHeld)) // perhaps one with its metadata
 	}
-	if lk.doubts.has(token) {
-		return nil, a.failed(fmt.Errorf("%w: its release may yet be executed", ErrReleased))
+	if lk.doubts.has(token) || !lk.handles.resume(token) {
+		return nil, a.failed(errResumedTooLate)
 	}
 	a.token = newLockToken(token)
 	a.claim = lk.adoptedClaim(a)
@@ -290,14 +310,13 @@ type Lock struct {
 	// stopRenewal ends the watchdog; it is nil without one.
 	stopRenewal context.CancelFunc
 
-	twin *Lock // that was the holder before this one, with the same token (Resume); guarded by lines.mu
+	older *Lock // the handle with the same token that was made before; guarded by handles.mu
 
 	mu         sync.Mutex
 	extending  chan struct{} // see extendTurn
 	release    *release      // the release under way, or the last one
 	first      release       // a place for the first one
 	sentInTime bool          // a release was sent while the lease was valid, and its reply is unknown
-	twins      []*Lock       // other handles with the same token, which end with this one
 	afterwards []func()      // what is to be done once it is released
 }
 
@@ -309,6 +328,7 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 		granted: g.server, least: a.opts.minHold,
 	}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
+	lk.handles.enter(l)
 	if !a.opts.watchdog {
 		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
 		return l
@@ -465,6 +485,7 @@ func (l *Lock) whyExpired() string {
 // endWith ends the lock with a cause, and reports false if it has ended before.
 func (l *Lock) endWith(cause error) (first bool) {
 	first = l.term.End(cause)
+	l.lk.handles.leave(l)
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/e2e3f2a3/redislock/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -67,7 +68,7 @@ func TestValuesOfALock(t *testing.T) {
 func TestNoScriptTakesAMarkForAToken(t *testing.T) {
 	const token, next = "tok", "next 60000 5 1 x"
 	for name, s := range map[string]struct {
-		script *script
+		script *wire.Script
 		keys   int
 		args   []any // behind the token
 		want   string
@@ -95,7 +96,7 @@ func TestNoScriptTakesAMarkForAToken(t *testing.T) {
 					r.mark(value, m.left)
 					require.NoError(t, r.Set("{lock:a}:fence", "5"))
 					keys := []string{"lock:a", "{lock:a}:fence", "{lock:a}:queue"}[:s.keys]
-					reply, err := r.admin.Eval(t.Context(), s.script.source, keys, append([]any{token}, s.args...)...).Result()
+					reply, err := r.admin.Eval(t.Context(), s.script.Source, keys, append([]any{token}, s.args...)...).Result()
 					require.NoError(t, err)
 					require.Regexp(t, s.want, fmt.Sprint(reply))
 					require.Equal(t, value, r.value("lock:a"))

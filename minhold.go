@@ -2,7 +2,10 @@ package redislock
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // How a minimal hold works. The holder has nothing to do but to send another script when
@@ -38,14 +41,15 @@ func (l *Lock) minHold() minHold {
 }
 
 // keep makes a request to release one that leaves the name taken until h is over.
-func (r *request) keep(h minHold) {
+func keep(r *wire.Request, h minHold) {
 	if h.least <= 0 {
 		return
 	}
-	if r.script != keepScript {
-		r.script = keepScript
-		r.words[1] = keepScript.name
-		r.length++
+	args := r.Args()
+	if r.Script == keepScript {
+		args = args[:len(args)-1]
 	}
-	r.words[r.length-1] = h.arg()
+	kept := keepScript.Request(r.Limit, r.Keys(), append(slices.Clone(args), h.arg())...)
+	kept.Note, kept.Alone, kept.Departure = r.Note, r.Alone, r.Departure
+	*r = kept
 }

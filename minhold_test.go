@@ -518,7 +518,7 @@ func TestKeepScript(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *fakeRedis) {
 				run := func(args ...any) string {
-					reply, err := r.admin.Eval(t.Context(), keepScript.source, []string{lock, fence, queue}, args...).Result()
+					reply, err := r.admin.Eval(t.Context(), keepScript.Source, []string{lock, fence, queue}, args...).Result()
 					require.NoError(t, err)
 					return fmt.Sprint(reply)
 				}

@@ -15,6 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // trips notes the size of every round trip of a client.
@@ -76,7 +78,7 @@ const flight = 10 * time.Millisecond
 // slow makes every round trip take as long as a flight, on connections that stand
 // already: in both pools, since go-redis 9.23 has one of its own for pipelines.
 func (r *fakeRedis) slow() {
-	together(3*pipelines, func(int) {
+	together(3*wire.Trips, func(int) {
 		r.client.Get(r.t.Context(), "x")
 		_, _ = r.client.Pipelined(r.t.Context(), func(p redis.Pipeliner) error {
 			p.Get(r.t.Context(), "x")
@@ -93,16 +95,14 @@ func (r *fakeRedis) delayed() { r.net.setLatency(func() time.Duration { return f
 func requireIdle(t *testing.T, lk *Locker) {
 	t.Helper()
 	synctest.Wait()
-	p := lk.engine.(*pipeline)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	require.Empty(t, p.trips, "round trips")
-	require.Empty(t, p.waiting, "requests")
+	trips, waiting := lk.conn.Engine.(interface{ UnderWay() (trips, waiting int) }).UnderWay()
+	require.Zero(t, trips, "round trips")
+	require.Zero(t, waiting, "requests")
 }
 
 // occupy begins as many requests as may be under way. They last a flight.
 func (r *fakeRedis) occupy(lk *Locker) {
-	for i := range pipelines {
+	for i := range wire.Trips {
 		go func() {
 			_, err := lk.TryAcquire(r.t.Context(), fmt.Sprint("occupied", i), time.Minute)
 			assert.NoError(r.t, err)
@@ -146,11 +146,11 @@ func TestRequestsGatherWhileOthersAreUnderWay(t *testing.T) {
 				r.slow()
 				h := r.countTrips()
 				start := time.Now()
-				together(pipelines+2*pipelined, func(i int) {
+				together(wire.Trips+2*wire.BatchSize, func(i int) {
 					_, err := lk.TryAcquire(ctx(t), fmt.Sprint(i), time.Minute)
 					assert.NoError(t, err)
 				})
-				require.Equal(t, []int{1, 1, pipelined, pipelined}, h.taken())
+				require.Equal(t, []int{1, 1, wire.BatchSize, wire.BatchSize}, h.taken())
 				require.Equal(t, 2*flight, time.Since(start))
 				requireIdle(t, lk)
 			})
@@ -189,7 +189,7 @@ func TestForgottenScriptsInABatchAreRepairedOneByOne(t *testing.T) {
 		r.slow()
 		r.occupy(lk)
 		require.NoError(t, r.admin.ScriptFlush(t.Context()).Err())
-		require.NoError(t, r.admin.ScriptLoad(t.Context(), acquireScript.source).Err())
+		require.NoError(t, r.admin.ScriptLoad(t.Context(), acquireScript.Source).Err())
 		h := r.countTrips()
 		together(6, func(i int) {
 			start := time.Now()
@@ -202,15 +202,15 @@ func TestForgottenScriptsInABatchAreRepairedOneByOne(t *testing.T) {
 			assert.LessOrEqual(t, time.Since(start), 2*flight, "its batch, and the one before")
 		})
 		require.Equal(t, []int{6, 3}, h.taken())
-		require.Equal(t, map[string]int{extendScript.source: 3}, h.sources)
+		require.Equal(t, map[string]int{extendScript.Source: 3}, h.sources)
 	})
 }
 
 func TestAStuckRoundTripDoesNotHoldUpOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
-		r.net.fail(opAcquire, loseReply, pipelines)
-		for i := range pipelines {
+		r.net.fail(opAcquire, loseReply, wire.Trips)
+		for i := range wire.Trips {
 			go func() { _, _ = lk.TryAcquire(t.Context(), fmt.Sprint("stuck", i), time.Hour) }()
 		}
 		synctest.Wait()
@@ -220,12 +220,12 @@ func TestAStuckRoundTripDoesNotHoldUpOthers(t *testing.T) {
 				_, err := lk.TryAcquire(t.Context(), fmt.Sprint(round, i), time.Minute)
 				assert.NoError(t, err)
 			})
-			require.LessOrEqual(t, time.Since(start), overdue)
+			require.LessOrEqual(t, time.Since(start), wire.Overdue)
 			require.True(t, round == 0 || time.Since(start) == 0, "those that are overdue do not count any more")
 		}
 		time.Sleep(time.Minute)
 		requireIdle(t, lk)
-		require.Len(t, r.Keys(), 5*10+2*pipelines, "the stuck ones were executed, and repeated; other leases are over")
+		require.Len(t, r.Keys(), 5*10+2*wire.Trips, "the stuck ones were executed, and repeated; other leases are over")
 	})
 }
 
@@ -289,7 +289,7 @@ func TestAHookThatPanicsLeavesNothingUnderWay(t *testing.T) {
 		lk := r.locker()
 		h := r.countTrips()
 		h.panic.Store(true)
-		for range 2 * pipelines {
+		for range 2 * wire.Trips {
 			require.PanicsWithValue(t, "hook", func() { _, _ = lk.TryAcquire(context.Background(), "a", time.Minute) })
 		}
 		h.panic.Store(false) // while undoing may be under way
@@ -343,7 +343,7 @@ func TestRepliesThatCameBeforeTheConnectionWasLostCount(t *testing.T) {
 		r.answerWith(func(string) string {
 			mu.Lock()
 			asked++
-			lost := asked == pipelines+fatal
+			lost := asked == wire.Trips+fatal
 			mu.Unlock()
 			if lost {
 				time.Sleep(flight) // the replies to the others arrive
@@ -355,7 +355,7 @@ func TestRepliesThatCameBeforeTheConnectionWasLostCount(t *testing.T) {
 			_, err := lk.TryAcquire(t.Context(), fmt.Sprint(i), time.Minute)
 			assert.NoError(t, err)
 		})
-		const again = n - (fatal - 1) + pipelines // on what they were sent first, the other connections are lost as well
-		require.LessOrEqual(t, h.named, pipelines+n+again, "only those without a reply are sent again")
+		const again = n - (fatal - 1) + wire.Trips // on what they were sent first, the other connections are lost as well
+		require.LessOrEqual(t, h.named, wire.Trips+n+again, "only those without a reply are sent again")
 	})
 }

@@ -338,3 +338,27 @@ func TestASubscriptionThatIsCutOnceIsMadeAnewAtOnce(t *testing.T) {
 		require.Empty(t, r.logged("polling"))
 	})
 }
+
+// An answer to PING is a sign of life, whatever it says: a server that cannot save
+// refuses it with MISCONF.
+func TestAnErrorAnswerToPingIsNoRefusal(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lock := r.acquire("a", time.Hour)
+		lk := r.locker()
+		waiter := waitFor(t.Context(), lk, "a", time.Hour)
+		time.Sleep(time.Second)
+		var pings atomic.Int32
+		r.onCommand(func(cmd string, _ ...string) string {
+			if cmd != "PING" {
+				return ""
+			}
+			pings.Add(1)
+			return "MISCONF Redis is configured to save RDB snapshots"
+		})
+		time.Sleep(time.Minute)
+		require.Positive(t, pings.Load())
+		require.Equal(t, 1, r.subscribers(lk))
+		requireTold(t, lock, waiter)
+		require.Empty(t, r.logged(""))
+	})
+}

@@ -120,7 +120,7 @@ func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	q := &quorum{timeout: o.nodeTimeout}
 	for i, client := range clients {
 		d, _ := deploymentOf(client) // checked before
-		lk := newLocker(newEngine(client, d, o), false, o)
+		lk := newLocker(d.engine(client, o), false, o)
 		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, lk: lk})
 	}
 	if err := q.identify(); err != nil {
@@ -211,14 +211,17 @@ func (q *quorum) nodeTimeout(ttl time.Duration) time.Duration {
 	return min(max(ttl/20, shortestNodeTimeout), longestNodeTimeout)
 }
 
-func (q *quorum) start(ctx context.Context, r request) *call {
-	c := newCall(ctx, r)
-	c.willFinish()
+// Start makes it [wire.Engine].
+func (q *quorum) Start(ctx context.Context, r wire.Request) *wire.Call {
+	c := wire.NewCall(ctx, r)
+	c.WillFinish()
 	b := q.open(ctx, r)
 	go func() {
 		reply, err := b.decide()
-		c.floor = b.floor
-		c.finish(reply, err)
+		if b.floor > 0 {
+			c.Note = b.floor
+		}
+		c.Finish(reply, err)
 		if b.after != nil {
 			b.after()
 		}
@@ -226,20 +229,22 @@ func (q *quorum) start(ctx context.Context, r request) *call {
 	return c
 }
 
-// home is nowhere: nobody is told of a release.
-func (q *quorum) home(string) (addr string, on subscriber) { return "", nil }
+// Home is nowhere: nobody is told of a release.
+func (q *quorum) Home(string) (addr string, on wire.Subscriber) { return "", nil }
 
-// shortage is told by each node.
-func (q *quorum) shortage(string) string { return "" }
+// Shortage is told by each node.
+func (q *quorum) Shortage(string) string { return "" }
 
-// suspect does nothing: each node has its own time-out.
-func (q *quorum) suspect() {}
+// Suspect does nothing: each node has its own time-out.
+func (q *quorum) Suspect() {}
 
-func (q *quorum) at(string) *pipeline { return nil }
+// Travel is not for a quorum: each of its nodes has an engine of its own.
+func (q *quorum) Travel(string, []*wire.Call) {}
 
-func (q *quorum) do(ctx context.Context, r request) *call {
-	c := q.start(ctx, r)
-	<-c.done
+// Do is Start.
+func (q *quorum) Do(ctx context.Context, r wire.Request) *wire.Call {
+	c := q.Start(ctx, r)
+	<-c.Done
 	return c
 }
 
@@ -247,21 +252,21 @@ func (q *quorum) do(ctx context.Context, r request) *call {
 type round struct {
 	ctx     context.Context // ends when the nodes' time is over, or all have answered
 	cancel  context.CancelFunc
-	calls   []*call  // by node; nil: it was not asked
-	answers chan int // the nodes that have answered
-	pending int      // how many have not been taken from answers
+	calls   []*wire.Call // by node; nil: it was not asked
+	answers chan int     // the nodes that have answered
+	pending int          // how many have not been taken from answers
 }
 
 // send makes a request of some nodes. It does not block. That the caller leaves does
 // not end it: most of the nodes would answer in a moment, and it is good to know what.
-func (q *quorum) send(ctx context.Context, limit time.Duration, r request, to []int) *round {
-	return q.sendEach(ctx, limit, to, func(int) request { return r })
+func (q *quorum) send(ctx context.Context, limit time.Duration, r wire.Request, to []int) *round {
+	return q.sendEach(ctx, limit, to, func(int) wire.Request { return r })
 }
 
 // sendEach is send with a request for each node.
-func (q *quorum) sendEach(ctx context.Context, limit time.Duration, to []int, r func(node int) request) *round {
+func (q *quorum) sendEach(ctx context.Context, limit time.Duration, to []int, r func(node int) wire.Request) *round {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	ro := &round{ctx: ctx, cancel: cancel, calls: make([]*call, len(q.nodes)), answers: make(chan int, len(to)), pending: len(to)}
+	ro := &round{ctx: ctx, cancel: cancel, calls: make([]*wire.Call, len(q.nodes)), answers: make(chan int, len(to)), pending: len(to)}
 	left := new(atomic.Int32)
 	left.Store(int32(len(to)))
 	for _, i := range to {
@@ -284,34 +289,34 @@ func (q *quorum) all() []int {
 }
 
 // start makes a request of one node, and calls answered when the call is done.
-func (n *node) start(ctx context.Context, limit time.Duration, r request, answered func()) *call {
-	c := newCall(ctx, r)
+func (n *node) start(ctx context.Context, limit time.Duration, r wire.Request, answered func()) *wire.Call {
+	c := wire.NewCall(ctx, r)
 	if silent, ok := n.health.ask(limit); !ok {
-		c.finish("", silentFor(silent))
+		c.Finish("", silentFor(silent))
 		answered()
 		return c
 	}
-	c.willFinish()
+	c.WillFinish()
 	go func() {
 		defer answered()
 		wire.Catch(func() { n.execute(ctx, c) }, func(err *wire.StrayError) {
 			err.Log(n.lk.reports)
 			n.remember(err)
-			c.finish("", err)
+			c.Finish("", err)
 		})
 	}()
 	return c
 }
 
 // execute makes the request of a call of the node, and finishes the call.
-func (n *node) execute(ctx context.Context, c *call) {
+func (n *node) execute(ctx context.Context, c *wire.Call) {
 	reply, err := "", n.q.verify(ctx, n)
 	if err == nil {
-		got := n.lk.engine.do(ctx, c.request)
-		reply, err = got.reply, got.err
+		got := n.lk.conn.Do(ctx, c.Request)
+		reply, err = got.Reply, got.Err
 	}
 	n.remember(err)
-	c.finish(reply, err)
+	c.Finish(reply, err)
 }
 
 // remember keeps why a node failed, for later failures that have no more to say than
@@ -331,11 +336,11 @@ func (n *node) remember(err error) {
 
 // failure puts the node before what happened to it, and the last trouble behind it, if
 // it was not asked or took too long.
-func (n *node) failure(err error, c *call, limit time.Duration) error {
+func (n *node) failure(err error, c *wire.Call, limit time.Duration) error {
 	var unasked *unaskedError
 	late := wire.IsContextError(err)
 	if late {
-		err = c.noReply(limit, n.lk.engine)
+		err = c.TimedOut(limit, n.lk.conn)
 	}
 	before := n.trouble.Load()
 	if before == nil || !late && !errors.As(err, &unasked) || errors.Is(err, *before) {

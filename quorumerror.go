@@ -141,7 +141,7 @@ func (t *tally) failure() error {
 			e.causes = append(e.causes, t.q.nodes[i].failure(context.DeadlineExceeded, call, t.limit))
 		}
 		e.executed = e.executed || call != nil &&
-			(v == voteYes || !call.answered() || v == noAnswer && call.err == nil) // the last: nobody can read what it says
+			(v == voteYes || !call.HasReply() || v == noAnswer && call.Err == nil) // the last: nobody can read what it says
 	}
 	return e
 }

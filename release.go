@@ -41,7 +41,7 @@ const (
 // A request whose reply is lost is made three times, each waiting as long as the
 // client's time-outs say. If ctx can never end, there is no further try once the
 // lease is over. If the reply was lost and a later try finds nothing, the first has
-// done the work.
+// done the work; a key that was deleted by hand just then looks the same.
 //
 // The release is made whatever becomes of ctx, also when ctx has ended before:
 // Release then returns within 50 ms, with the result if there is one by then, and
@@ -172,13 +172,11 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 // beginRelease stops the watchdog and begins a release, unless one is under way or
 // was final.
 func (l *Lock) beginRelease() (r *release, begun bool) {
-	twins := l.lk.lines.twins(l)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.release != nil && (l.release.underWay() || l.release.final()) {
 		return l.release, false
 	}
-	l.twins = twins
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}
@@ -190,21 +188,37 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 	return l.release, true
 }
 
+// departing is a Lock that is told when a request to release it is sent. It is a type
+// of its own since a Lock's methods are for its users.
+type departing Lock
+
+// Departs is told by the engine.
+func (l *departing) Departs() { (*Lock)(l).departs() }
+
+// interrupted is a call that nobody sees the end of, since a panic has come between. It
+// is over: the request was executed before that, or never.
+func interrupted(r wire.Request) *wire.Call {
+	c := wire.NewCall(context.Background(), r)
+	c.Err = errInterrupted
+	return c
+}
+
 // departs notes that a request to release is about to be sent, after which somebody else
 // may have the lock.
 func (l *Lock) departs() {
 	l.term.MayEnd(&l.released)
-	l.mu.Lock()
-	twins := l.twins
-	l.mu.Unlock()
-	for _, twin := range twins { // on purpose: nothing for a warning
-		if twin.endWith(twin.failed(opHold, errReleasedByTwin)) {
-			twin.lk.lines.lost(twin)
+	for _, other := range l.lk.handles.depart(l) { // on purpose: nothing for a warning
+		if other.endWith(other.failed(opHold, errReleasedByOther)) {
+			other.lk.lines.lost(other)
+			if other.claim != nil {
+				other.claim.abandon()
+				l.whenReleased(func() { other.claim.undoLate(context.Background()) })
+			}
 		}
 	}
 }
 
-var errReleasedByTwin = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
+var errReleasedByOther = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
 
 // releaseWait is how long somebody waits for a release.
 type releaseWait struct {
@@ -258,7 +272,7 @@ func (l *Lock) abandon() {
 
 func unfinished(ctx context.Context, waited time.Duration) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	return wire.NoReply(waited.Round(time.Millisecond))
 }
@@ -356,6 +370,8 @@ func (l *Lock) mayRelease() bool {
 // also where a panic has come between.
 func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err error) {
 	valid := l.mayRelease()
+	l.lk.handles.release(l)
+	defer l.lk.handles.released(l)
 	err = errInterrupted
 	defer func() {
 		switch {
@@ -402,9 +418,9 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
 	}
 	l.claim.keeps(l.minHold())
-	request.keep(l.minHold())
-	request.claim, request.alone, request.leaves = l.claim, alone, l
-	var c *call
+	keep(&request, l.minHold())
+	request.Note, request.Alone, request.Departure = l.claim.note(0), alone, (*departing)(l)
+	var c *wire.Call
 	var r releaseReply
 	err := errInterrupted // until there is a result: a hook of the client may panic
 	defer func() {
@@ -419,9 +435,9 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 			l.lk.tell(ctx, next, c, r, err)
 		}
 	}()
-	answered, reply, failure := l.lk.ask(ctx, request)
+	answered, reply, failure := l.lk.conn.Ask(ctx, request)
 	if wire.IsSplit(failure) {
-		answered, reply, failure = l.lk.ask(ctx, request.releaseAlone())
+		answered, reply, failure = l.lk.conn.Ask(ctx, releasingAlone(&request))
 	}
 	c, err = answered, failure
 	if err == nil {
@@ -432,7 +448,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 
 // tell the next one what became of it. If it is not there any more, what has been
 // done for it has to be undone.
-func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseReply, err error) {
+func (lk *Locker) tell(ctx context.Context, next *waiter, c *wire.Call, r releaseReply, err error) {
 	left, lock := lk.lines.brought(next, c, r, err)
 	if !left || r.next == nextNone && !wire.MaybeExecuted(err) {
 		return
@@ -448,32 +464,33 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *call, r releaseRepl
 
 // releaseRequest releases what token holds, and withdraws the ticket that it may have
 // in the queue, if that is not empty.
-func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) request {
+func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) wire.Request {
 	retention := lk.fenceRetention(MinTTL)
 	if ticket == "" {
-		return releaseScript.request(limit, keys.all(), token.arg, retention)
+		return releaseScript.Request(limit, keys.all(), token.arg, retention)
 	}
-	return releaseScript.request(limit, keys.all(), token.arg, retention, ticket)
+	return releaseScript.Request(limit, keys.all(), token.arg, retention, ticket)
 }
 
 // handOverRequest releases what token holds, and brings along the ticket of the next
 // one in this process.
-func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, queues bool, next *acquisition, limit time.Duration) request {
+func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, queues bool, next *acquisition, limit time.Duration) wire.Request {
 	lifetime := lk.queueLifetime()
 	if !queues {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
-	return releaseScript.request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
+	return releaseScript.Request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
 		ticket, lifetime, next.valueArg(), milliseconds(next.ttl))
 }
 
-// releaseAlone is a request to release that frees the lock, and leaves the queue as it
+// releasingAlone is a request to release that frees the lock, and leaves the queue as it
 // is.
-func (r *request) releaseAlone() request {
-	alone := releaseAlone.request(r.limit, r.keys()[:1], r.args()[0])
-	if r.script == keepScript {
-		alone = keepAlone.request(r.limit, r.keys()[:1], r.args()[0], r.words[r.length-1])
+func releasingAlone(r *wire.Request) wire.Request {
+	alone := releaseAlone.Request(r.Limit, r.Keys()[:1], r.Args()[0])
+	if r.Script == keepScript {
+		args := r.Args()
+		alone = keepAlone.Request(r.Limit, r.Keys()[:1], args[0], args[len(args)-1])
 	}
-	alone.claim, alone.leaves = r.claim, r.leaves
+	alone.Note, alone.Departure = r.Note, r.Departure
 	return alone
 }

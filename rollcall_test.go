@@ -237,3 +237,32 @@ func TestAWaiterThatAnswersARollCallLate(t *testing.T) {
 		})
 	}
 }
+
+// A waiter that gets the lock past more dead tickets than are skipped at once leaves no
+// ticket behind them: the lock would go to it once more after its release, for nobody.
+func TestTheOwnTicketDoesNotStayBehindDeadOnes(t *testing.T) {
+	for name, free := range map[string]func(t *testing.T, r *fakeRedis, holder *Lock){
+		"found free":         func(_ *testing.T, r *fakeRedis, _ *Lock) { r.Del("lock:a") },
+		"brought to a queue": func(t *testing.T, _ *fakeRedis, holder *Lock) { require.NoError(t, holder.Release(t.Context())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				holder, err := lk.TryAcquire(t.Context(), "a", time.Hour)
+				require.NoError(t, err)
+				waiter := waitFor(t.Context(), lk, "a", 10*time.Minute)
+				time.Sleep(2 * time.Second)
+				for i := range 1100 {
+					_, err := r.ZAdd("{lock:a}:queue", float64(i+1), fmt.Sprintf("dead%d 1000 5 1 nobody", i))
+					require.NoError(t, err)
+				}
+				free(t, r, holder)
+				got := <-waiter
+				require.NoError(t, got.err)
+				require.NoError(t, got.lock.Release(t.Context()))
+				time.Sleep(time.Minute)
+				require.Empty(t, r.value("lock:a"))
+			})
+		})
+	}
+}

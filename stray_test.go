@@ -53,7 +53,7 @@ func (m *mischief) due(after bool, cmds ...redis.Cmder) func() {
 		if m.batch && len(cmds) == 1 || !strings.HasPrefix(cmd.Name(), "eval") || m.times == 0 || m.after != after {
 			continue
 		}
-		if text := fmt.Sprint(args[1]); m.op == "*" || text == allScripts[m.op].sha || text == allScripts[m.op].source {
+		if text := fmt.Sprint(args[1]); m.op == "*" || text == allScripts[m.op].Digest || text == allScripts[m.op].Source {
 			m.times--
 			return m.how
 		}
@@ -158,7 +158,7 @@ func TestAHookThatDoesNotReturnFailsItsBatch(t *testing.T) {
 					r.delayed()
 					const n = 20
 					var all sync.WaitGroup
-					for i := range pipelines {
+					for i := range wire.Trips {
 						all.Go(func() {
 							_, err := lk.TryAcquire(t.Context(), fmt.Sprint("first", i), time.Minute)
 							assert.NoError(t, err)
@@ -440,7 +440,7 @@ func (m *mock) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipel
 
 func (m *mock) process(cmd redis.Cmder) error {
 	for op, s := range scriptsByName {
-		if answer, expected := m.answers[op]; expected && cmd.Args()[1] == s.sha {
+		if answer, expected := m.answers[op]; expected && cmd.Args()[1] == s.Digest {
 			v := reflect.ValueOf(cmd).Elem().FieldByName("val")
 			if !v.IsValid() {
 				panic("cmd did not find key 'val'")

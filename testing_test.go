@@ -26,6 +26,8 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 func init() { logging.Disable() } // go-redis would write down every refused connection
@@ -71,7 +73,7 @@ func newFakeRedis(t *testing.T) *fakeRedis {
 	r.admin = redis.NewClient(clientOptions(func(context.Context, string, string) (net.Conn, error) { return m.Dial() }))
 	t.Cleanup(func() { r.admin.Close() })
 	for _, s := range allScripts {
-		require.NoError(t, r.admin.ScriptLoad(t.Context(), s.source).Err())
+		require.NoError(t, r.admin.ScriptLoad(t.Context(), s.Source).Err())
 	}
 	m.Server().SetPreHook(r.hook)
 	r.client = r.connect()
@@ -118,7 +120,7 @@ func (r *fakeRedis) acquire(name string, ttl time.Duration, opts ...AcquireOptio
 	return lock
 }
 
-var scriptsByName = map[string]*script{
+var scriptsByName = map[string]*wire.Script{
 	opAcquire: acquireScript, opExtend: extendScript, opRelease: releaseScript, opInspect: inspectScript,
 }
 
@@ -132,8 +134,8 @@ const (
 	opHandBack = "hand back"
 )
 
-var allScripts = func() map[string]*script {
-	all := map[string]*script{opKeep: keepScript, opRaise: raiseScript, opRetake: retakeScript, opHandBack: handBackScript}
+var allScripts = func() map[string]*wire.Script {
+	all := map[string]*wire.Script{opKeep: keepScript, opRaise: raiseScript, opRetake: retakeScript, opHandBack: handBackScript}
 	maps.Copy(all, scriptsByName)
 	return all
 }()
@@ -194,7 +196,7 @@ func (r *fakeRedis) runQuickly(op string, args []string) string {
 	switch {
 	case op == opRelease && held == token:
 		r.Del(key)
-		return replyDone
+		return wire.ReplyDone
 	case held != token && op != opAcquire:
 		return "0"
 	case held != token && held != "":
@@ -212,7 +214,7 @@ func (r *fakeRedis) runQuickly(op string, args []string) string {
 // operation is what a request asks for; "" if it runs none of our scripts.
 func operation(cmd string, args []string) string {
 	for op, s := range allScripts {
-		if cmd == "EVALSHA" && args[0] == s.sha || cmd == "EVAL" && args[0] == s.source {
+		if cmd == "EVALSHA" && args[0] == s.Digest || cmd == "EVAL" && args[0] == s.Source {
 			return op
 		}
 	}
@@ -529,7 +531,7 @@ func (n *network) faultFor(bytes []byte) fault {
 
 func asksFor(request []byte, op string) bool {
 	s := allScripts[op]
-	return bytes.Contains(request, []byte(s.sha)) || bytes.Contains(request, []byte(s.source))
+	return bytes.Contains(request, []byte(s.Digest)) || bytes.Contains(request, []byte(s.Source))
 }
 
 func (n *network) arrival() time.Time {

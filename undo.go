@@ -58,12 +58,12 @@ type undoing struct {
 	token lockToken
 	ttl   time.Duration // of what stands there
 
-	kept   minHold // of a release that goes on; none of an acquisition that has failed
-	ticket *ticket // that may stand in the queue, or nil
-	calls  []*call // requests under way that may put something there
-	stands bool    // something may stand there
-	lost   bool    // a request had no reply, and may be executed at any time
-	failed bool    // a look had no answer, and may have freed the lock
+	kept   minHold      // of a release that goes on; none of an acquisition that has failed
+	ticket *ticket      // that may stand in the queue, or nil
+	calls  []*wire.Call // requests under way that may put something there
+	stands bool         // something may stand there
+	lost   bool         // a request had no reply, and may be executed at any time
+	failed bool         // a look had no answer, and may have freed the lock
 	over   bool
 
 	on       *cleaner // whose queue it was in last
@@ -86,20 +86,20 @@ func (u *undoing) lifetime(lk *Locker) time.Duration {
 
 // note takes note of the calls that have ended.
 func (u *undoing) note() {
-	u.calls = slices.DeleteFunc(u.calls, func(c *call) bool {
-		if c.underWay() {
+	u.calls = slices.DeleteFunc(u.calls, func(c *wire.Call) bool {
+		if c.UnderWay() {
 			return false
 		}
-		if !c.answered() {
+		if !c.HasReply() {
 			u.lost = true
-		} else if !c.leftNothing() {
+		} else if !leftNothing(c) {
 			u.stands = true
 		}
 		return true
 	})
 }
 
-func (u *undoing) underWay() bool { return slices.ContainsFunc(u.calls, (*call).underWay) }
+func (u *undoing) underWay() bool { return slices.ContainsFunc(u.calls, (*wire.Call).UnderWay) }
 
 // isSettled tells whether nothing can come any more.
 func (u *undoing) isSettled() bool { return len(u.calls) == 0 && !u.lost }
@@ -142,11 +142,12 @@ func (u *undoing) join(other *undoing) bool {
 	return true
 }
 
-// isHopeless tells whether looking again is pointless: Redis has refused, or the client is
-// closed. (What else fails may be a matter of those with whom a look has travelled.)
+// isHopeless tells whether looking again is pointless: the client is closed, or
+// something stands under the keys that is not ours. Other refusals may pass in a
+// moment: MISCONF with the next snapshot, OOM, NOPERM while rights are being changed.
+// (What else fails may be a matter of those with whom a look has travelled.)
 func isHopeless(err error) bool {
-	var answer redis.Error
-	return errors.Is(err, redis.ErrClosed) || errors.As(err, &answer) && !wire.IsOutage(err)
+	return errors.Is(err, redis.ErrClosed) || wire.HasState(err, "WRONGTYPE")
 }
 
 // settle looks after requests that were overtaken by the grant. One that is executed
@@ -157,8 +158,8 @@ func isHopeless(err error) bool {
 func (a *acquisition) settle(lock *Lock) {
 	calls := a.unanswered
 	whenAllDone(calls, func() {
-		late := slices.ContainsFunc(calls, func(c *call) bool {
-			return !c.askedBefore(lock.granted) && (lock.releasing() || !c.answered())
+		late := slices.ContainsFunc(calls, func(c *wire.Call) bool {
+			return !askedBefore(c, lock.granted) && (lock.releasing() || !c.HasReply())
 		})
 		if late {
 			lock.whenReleased(func() { a.undo(context.Background()) })
@@ -167,11 +168,11 @@ func (a *acquisition) settle(lock *Lock) {
 }
 
 // whenAllDone calls f once all calls are done: at once if they are.
-func whenAllDone(calls []*call, f func()) {
+func whenAllDone(calls []*wire.Call, f func()) {
 	var left atomic.Int32
 	left.Store(int32(len(calls)))
 	for _, c := range calls {
-		c.whenDone(func() {
+		c.WhenDone(func() {
 			if left.Add(-1) == 0 {
 				f()
 			}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // keysLike are the keys that have a prefix and a suffix.
@@ -269,7 +271,7 @@ func TestNothingWaitsForUndoing(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, lock.Release(t.Context()))
 			})
-			require.LessOrEqual(t, took, 2*distance+2*overdue)
+			require.LessOrEqual(t, took, 2*distance+2*wire.Overdue)
 		}
 		require.NoError(t, kept.Err())
 		require.NoError(t, kept.Release(t.Context()))

@@ -56,12 +56,12 @@ func (us *undoings) add(u *undoing) {
 	}
 	ended := func() { us.callEnded(u) }
 	for _, c := range calls {
-		c.whenDone(ended)
+		c.WhenDone(ended)
 	}
 }
 
 // enter returns the calls that are under way.
-func (us *undoings) enter(u *undoing) (entered *undoing, calls []*call) {
+func (us *undoings) enter(u *undoing) (entered *undoing, calls []*wire.Call) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	now := time.Now()
@@ -124,7 +124,7 @@ func (us *undoings) pushed(token string) {
 
 // schedule sets when u is looked at next, on the server where its lock stands now.
 func (us *undoings) schedule(u *undoing, due time.Time) *cleaner {
-	server, _ := us.lk.engine.home(u.keys.lock)
+	server, _ := us.lk.conn.Home(u.keys.lock)
 	c := us.servers[server]
 	if c == nil {
 		if us.servers == nil {
@@ -225,8 +225,8 @@ type undoLook struct {
 	err   error
 }
 
-// departs is told when the request is written to a connection.
-func (l *undoLook) departs() {
+// Departs is told when the request is written to a connection.
+func (l *undoLook) Departs() {
 	l.sent.CompareAndSwap(0, max(1, int64(time.Since(l.trip.began))))
 }
 
@@ -410,21 +410,20 @@ func (t *cleaning) context() (context.Context, context.CancelFunc) {
 // cannot have it before.) So the head has to ask.
 func (c *cleaner) send(ctx context.Context, t *cleaning) {
 	lk := c.us.lk
-	server := lk.engine.at(c.server)
-	calls := make([]*call, len(t.looks))
+	calls := make([]*wire.Call, len(t.looks))
 	for i, l := range t.looks {
-		calls[i] = newCall(ctx, l.request(lk))
+		calls[i] = wire.NewCall(ctx, l.request(lk))
 	}
-	server.venture(slices.Clone(calls)) // it does not keep the order
+	lk.conn.Travel(c.server, slices.Clone(calls)) // it does not keep the order
 	var split []*undoLook
-	var alone []*call
+	var alone []*wire.Call
 	for i, l := range t.looks {
 		l.answered(calls[i])
 		if wire.IsSplit(l.err) { // the ticket has to wait until the slot has moved, but not the lock
-			split, alone = append(split, l), append(alone, newCall(ctx, calls[i].request.releaseAlone()))
+			split, alone = append(split, l), append(alone, wire.NewCall(ctx, releasingAlone(&calls[i].Request)))
 		}
 	}
-	server.venture(slices.Clone(alone))
+	lk.conn.Travel(c.server, slices.Clone(alone))
 	for i, l := range split {
 		reason := l.err
 		l.answered(alone[i])
@@ -434,23 +433,23 @@ func (c *cleaner) send(ctx context.Context, t *cleaning) {
 	}
 }
 
-func (l *undoLook) request(lk *Locker) request {
+func (l *undoLook) request(lk *Locker) wire.Request {
 	u := l.u
 	r := lk.releaseRequest(&u.keys, u.token, l.ticket.text(lk, &u.keys, u.token), undoLimit)
-	r.keep(l.kept)
-	r.leaves = l
+	keep(&r, l.kept)
+	r.Departure = l
 	return r
 }
 
 // answered notes what became of the request.
-func (l *undoLook) answered(c *call) {
-	if !c.over.Load() {
+func (l *undoLook) answered(c *wire.Call) {
+	if !c.Finished() {
 		return // interrupted
 	}
-	l.err = c.err
+	l.err = c.Err
 	if l.err == nil {
 		var r releaseReply
-		r, l.err = parseRelease(c.reply)
+		r, l.err = parseRelease(c.Reply)
 		l.found = r.found
 	}
 }
@@ -496,8 +495,12 @@ func (us *undoings) conclude(l *undoLook, now time.Time) {
 		u.since = at
 	}
 	switch {
-	case l.err == nil && current && l.last, isHopeless(l.err):
+	case l.err == nil && current && l.last:
+		us.lk.doubts.forget(u.token.text)
 		us.finish(u)
+		return
+	case isHopeless(l.err):
+		us.rest(u)
 		return
 	case l.err == nil && current:
 		u.stands = false // but there may be more to come

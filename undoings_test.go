@@ -99,15 +99,81 @@ func TestRequestsThatWereNotSentAreNotUndone(t *testing.T) {
 	})
 }
 
-// Redis refuses to undo; asking again would not help.
-func TestUndoingEndsWhereRedisRefuses(t *testing.T) {
+// Something else stands under the keys; asking again would not help.
+func TestUndoingEndsWhereNothingOfItCanBe(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
-		r.answerWith(func(string) string { return "NOPERM no" })
+		r.answerWith(func(string) string { return "WRONGTYPE Operation against a key holding the wrong kind of value" })
 		lk.undo(lk.orphan(t, "a"))
 		synctest.Wait()
 		lk.undoings.requireNone(t)
 	})
+}
+
+// What a server refuses may be permitted a moment later.
+var passingRefusals = []string{
+	"MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.",
+	"OOM command not allowed when used memory > 'maxmemory'.",
+	"NOPERM this user has no permissions to run the 'evalsha' command",
+	"upstream failure",
+}
+
+func TestUndoingOutlastsARefusal(t *testing.T) {
+	for _, refusal := range passingRefusals {
+		refuse := func(op string) string {
+			return map[bool]string{true: refusal}[op == opRelease]
+		}
+		t.Run(refusal[:4]+" and a ticket", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				holder := r.acquire("a", time.Hour)
+				ctx, cancel := context.WithCancel(t.Context())
+				waiter := waitFor(ctx, r.locker(), "a", 10*time.Minute)
+				time.Sleep(2 * time.Second)
+				require.Equal(t, 1, r.queuedFor("a"))
+				r.answerWith(refuse)
+				cancel()
+				require.ErrorIs(t, (<-waiter).err, context.Canceled)
+				time.Sleep(500 * time.Millisecond)
+				r.answerWith(nil)
+				time.Sleep(2 * time.Second)
+				require.Zero(t, r.queuedFor("a"))
+				require.NoError(t, holder.Release(t.Context()))
+				require.Empty(t, r.value("lock:a"))
+			})
+		})
+		t.Run(refusal[:4]+" and a request under way", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				arrive := r.net.delay(opAcquire)
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				r.answerWith(refuse)
+				_, err := lk.TryAcquire(ctx, "a", 10*time.Minute)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				time.Sleep(time.Second)
+				r.answerWith(nil)
+				arrive()
+				time.Sleep(5 * time.Second)
+				require.Empty(t, r.value("lock:a"))
+			})
+		})
+		t.Run(refusal[:4]+" and the release of WithLock", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				err := lk.WithLock(t.Context(), "a", 10*time.Minute, func(context.Context, *Lock) error {
+					r.answerWith(refuse)
+					return nil
+				})
+				require.Error(t, err)
+				time.Sleep(500 * time.Millisecond)
+				r.answerWith(nil)
+				time.Sleep(2 * time.Second)
+				require.Empty(t, r.value("lock:a"))
+				synctest.Wait()
+				require.Empty(t, lk.doubts.until)
+			})
+		})
+	}
 }
 
 // A Redis that is gone for good does not keep a process busy for ever.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // wait stands in line for the lock until it has it, ctx ends, or Redis refuses for
@@ -88,12 +89,12 @@ func (w *waiter) lockOf(g grant) *Lock {
 func (w *waiter) ask(ctx context.Context) outcome {
 	r, expecting := w.question()
 	if !expecting {
-		c, reply, err := w.a.lk.ask(ctx, r)
+		c, reply, err := w.a.lk.conn.Ask(ctx, r)
 		return w.answered(ctx, c, reply, err)
 	}
-	bounded, cancel := context.WithTimeout(ctx, r.limit)
+	bounded, cancel := context.WithTimeout(ctx, r.Limit)
 	defer cancel()
-	c := w.a.lk.engine.start(bounded, r)
+	c := w.a.lk.conn.Start(bounded, r)
 	for waiting := true; waiting; {
 		select {
 		case <-w.wake:
@@ -101,19 +102,19 @@ func (w *waiter) ask(ctx context.Context) outcome {
 				w.a.doubt(c)
 				return w.accept(*g)
 			}
-		case <-c.done:
+		case <-c.Done:
 			waiting = false
 		case <-bounded.Done():
 			waiting = false
 		}
 	}
-	reply, err := w.a.lk.result(ctx, bounded, c)
+	reply, err := w.a.lk.conn.Result(ctx, bounded, c)
 	return w.answered(ctx, c, reply, err)
 }
 
-func (w *waiter) answered(ctx context.Context, c *call, reply string, err error) outcome {
+func (w *waiter) answered(ctx context.Context, c *wire.Call, reply string, err error) outcome {
 	out := w.a.outcome(c, reply, err)
-	out.err = ended(ctx, out.err)
+	out.err = wire.Ended(ctx, out.err)
 	if ctx.Err() == nil {
 		out.err = w.a.lk.lines.learned(w, c, out)
 		w.warnOfOutage()
@@ -123,10 +124,10 @@ func (w *waiter) answered(ctx context.Context, c *call, reply string, err error)
 
 // question is what w asks. It expects a grant meanwhile unless it is the first to
 // ask for a lock that, as far as known, nobody holds.
-func (w *waiter) question() (r request, expecting bool) {
+func (w *waiter) question() (r wire.Request, expecting bool) {
 	t, expecting := w.a.lk.lines.begin(w)
 	r = w.a.request(t)
-	r.alone = w.apart // only w's own goroutine writes that
+	r.Alone = w.apart // only w's own goroutine writes that
 	return r, expecting
 }
 
@@ -145,9 +146,9 @@ func (w *waiter) gaveUp(ctx context.Context) error {
 	contended, outage := w.a.lk.lines.lastAnswer(w)
 	switch {
 	case outage != nil:
-		return fmt.Errorf("%w while Redis did not serve: %w", contextError(ctx), outage)
+		return fmt.Errorf("%w while Redis did not serve: %w", wire.ContextError(ctx), outage)
 	case contended:
-		return fmt.Errorf("%w: %w", ErrNotAcquired, contextError(ctx))
+		return fmt.Errorf("%w: %w", ErrNotAcquired, wire.ContextError(ctx))
 	}
-	return contextError(ctx)
+	return wire.ContextError(ctx)
 }

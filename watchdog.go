@@ -65,8 +65,8 @@ func (l *Lock) untilRenewal(failures *wire.Backoff) time.Duration {
 func (l *Lock) renew(ctx context.Context) error {
 	renewal := l.term.BeginRenewal()
 	r := l.extendRequest(renewal.TTL, "grow")
-	r.limit = min(r.limit, renewal.TTL/3, renewal.Remaining)
-	if r.limit <= 0 {
+	r.Limit = min(r.Limit, renewal.TTL/3, renewal.Remaining)
+	if r.Limit <= 0 {
 		l.checkLease() // it is over, perhaps by the wall clock alone, and the timer far off
 		return nil
 	}
@@ -83,6 +83,6 @@ func (l *Lock) renew(ctx context.Context) error {
 		l.lose("the key does not hold its token any more")
 		return nil
 	}
-	l.term.Renewed(renewal, c.sent, err)
+	l.term.Renewed(renewal, c.Sent, err)
 	return err
 }

@@ -10,6 +10,8 @@ if popped == nil then popped = redis.pcall('ZPOPMIN', KEYS[3])[1] end
 local brought = ARGV[4]
 local ticket, token, ttl, channel, metadata = first_in_queue(popped, brought)
 if not ticket and brought then
+  -- It may stand in the queue behind more dead ones than are skipped at once.
+  if popped then redis.pcall('ZREM', KEYS[3], brought) end
   ticket = brought
   token, ttl, channel, metadata = parse(ticket)
 end

@@ -63,24 +63,24 @@ func (*timeout) Timeout() bool { return true }
 
 // The progress of a request towards the server.
 const (
-	NotHandedOver int32 = iota // others are before it
-	HandedOver                 // to the client, which has not written it
-	MayBeWritten               // see (*once).Args
+	notHandedOver int32 = iota // others are before it
+	handedOver                 // to the client, which has not written it
+	mayBeWritten               // see (*Once).Args
 )
 
 // NoReply is the package's own time-out of one request. It is not a context
 // error: the caller's ctx has not ended, and a caller who checks for
 // context.DeadlineExceeded must not mistake one for the other.
-func NoReply(waited time.Duration) error { return NoReplyAfter(waited, MayBeWritten, false, "") }
+func NoReply(waited time.Duration) error { return noReply(waited, mayBeWritten, false, "") }
 
-// NoReplyAfter is NoReply with what is known of why: how far the request got, whether
+// noReply is NoReply with what is known of why: how far the request got, whether
 // it never was written nor will be, and that connections are short.
-func NoReplyAfter(waited time.Duration, progress int32, never bool, shortage string) error {
+func noReply(waited time.Duration, progress int32, never bool, shortage string) error {
 	what, why := "nothing was sent to Redis", shortage
 	switch {
-	case progress == MayBeWritten:
+	case progress == mayBeWritten:
 		what = "no reply from Redis"
-	case progress == HandedOver && why == "":
+	case progress == handedOver && why == "":
 		why = "no connection was made"
 	}
 	text := fmt.Sprintf("%s within %s", what, waited)
@@ -90,31 +90,41 @@ func NoReplyAfter(waited time.Duration, progress int32, never bool, shortage str
 	return &timeout{failure: failure{text: text, executed: !never, transient: true, outage: true}, shareable: true}
 }
 
-// NotSent says that a request failed before it was sent: the caller had left, or
+// notSent says that a request failed before it was sent: the caller had left, or
 // there was no connection.
-func NotSent(err error) error {
+func notSent(err error) error {
 	return &failure{text: "not sent: " + err.Error(), cause: err, transient: IsTransient(err), outage: IsOutage(err)}
 }
 
-// Resent says that a command was sent again after an earlier try, which ended in
+// resent says that a command was sent again after an earlier try, which ended in
 // err, and got no reply then. The error of the earlier one is a text only: it
 // would say that nothing was executed. It is a time-out, since it may be executed
 // late: it is not known whether the connection has ended.
-func Resent(err error) error {
+func resent(err error) error {
 	text := "no reply from Redis when it was sent again after: " + err.Error()
 	return &timeout{failure: failure{text: text, executed: true, transient: true, outage: true}}
 }
 
-// NotReplicated is missing, which is what the owner of the request calls it, with
+// notReplicated is missing, which is what the owner of the request calls it, with
 // its reason. The reason is a text only: a server's answer would say that nothing
 // was executed. It was, and is answered; its owner takes it back.
-func NotReplicated(missing error, reason string) error {
+func notReplicated(missing error, reason string) error {
 	return &failure{text: missing.Error() + ": " + reason, cause: missing}
 }
 
-// ErrReplaced is why a cluster gives up a request to a node that is silent.
-var ErrReplaced error = &failure{
+// errReplaced is why a cluster gives up a request to a node that is silent.
+var errReplaced error = &failure{
 	text: "no reply, and the slot has got another primary", executed: true, transient: true, outage: true,
+}
+
+// ContextError is ctx's error together with the cause given to its cancel
+// function, where there is one.
+func ContextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == nil || errors.Is(cause, err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // IsContextError tells whether err is that of a context.
@@ -316,7 +326,7 @@ func startsWithLetter(s string) bool { return s != "" && (s[0]|0x20 >= 'a' && s[
 // MaybeLate tells whether a request that ended in err can still be executed at any
 // time: nobody has seen its connection end.
 func MaybeLate(err error) bool {
-	return MaybeExecuted(err) && (IsContextError(err) || IsTimeout(err) || errors.Is(err, ErrReplaced))
+	return MaybeExecuted(err) && (IsContextError(err) || IsTimeout(err) || errors.Is(err, errReplaced))
 }
 
 // IsTimeout tells whether err is a time-out by the conventions of package net.
@@ -325,10 +335,24 @@ func IsTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
+// refusals are further answers by which Redis has not executed a request.
+var refusals = append([]string{
+	"NOSCRIPT", "MOVED", "ASK", "CROSSSLOT", "DENIED", "unknown command", "wrong number of arguments",
+}, commonAnswers...)
+
+// isRefusal tells whether an answer says that the request was not executed. It has to
+// be one of Redis itself, of which that is known: it has refused the command, or a
+// script has failed, which check before they write (such an answer names the script).
+// What else answers with an error may stand between, and not know: a proxy says
+// "upstream failure", or "Connection timed out", where the server has executed the
+// request and the reply was lost, too.
+func isRefusal(answer redis.Error) bool {
+	return HasState(answer, refusals...) || strings.Contains(answer.Error(), "user_script")
+}
+
 // MaybeExecuted tells whether a request that ended in err can have been executed
-// all the same, or can still be. An answer of the server says that it was not
-// (the scripts check before they write), and so does a connection that was
-// never made.
+// all the same, or can still be. A refusal of the server says that it was not, and
+// so does a connection that was never made.
 func MaybeExecuted(err error) bool {
 	if err == nil {
 		return false // most often; errors.As would allocate
@@ -339,7 +363,9 @@ func MaybeExecuted(err error) bool {
 	switch {
 	case errors.As(err, &said):
 		return said.MaybeExecuted()
-	case errors.As(err, &answer), errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+	case errors.As(err, &answer):
+		return !isRefusal(answer) && !isSetUp(err)
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return false
 	case errors.As(err, &network) && network.Op == "dial":
 		return false

@@ -1,4 +1,4 @@
-package redislock
+package wire
 
 import (
 	"context"
@@ -8,62 +8,62 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// replicated is the engine for one server on which an acquisition counts only once enough
-// replicas have acknowledged it. Acquisitions have a group commit of their own: WAIT
-// blocks a connection, and everything behind it on that connection, for as long as the
-// replicas take. All other requests, and above all what keeps a lock, never wait for it.
+// replicated is the engine for one server on which some requests count only once enough
+// replicas have acknowledged what they have written. These have a group commit of their
+// own: WAIT blocks a connection, and everything behind it on that connection, for as long
+// as the replicas take. All other requests never wait for it.
 type replicated struct {
 	*pipeline
-	acquiring *pipeline
+	acknowledged *pipeline
 }
 
-func (e *replicated) start(ctx context.Context, r request) *call { return e.of(r).start(ctx, r) }
+// Start makes the request.
+func (e *replicated) Start(ctx context.Context, r Request) *Call { return e.of(r).Start(ctx, r) }
 
-func (e *replicated) do(ctx context.Context, r request) *call { return e.of(r).do(ctx, r) }
+// Do is Start for one who is in no hurry.
+func (e *replicated) Do(ctx context.Context, r Request) *Call { return e.of(r).Do(ctx, r) }
 
-func (e *replicated) of(r request) *pipeline {
-	if r.script == acquireScript {
-		return e.acquiring
+func (e *replicated) of(r Request) *pipeline {
+	if r.Acknowledged != nil {
+		return e.acknowledged
 	}
 	return e.pipeline
 }
 
-// acknowledgement is what the replicas have to say to an acquisition.
+// acknowledgement is what the replicas have to say to a request.
 //
 // WAIT speaks of all writes that its own connection has made before. So it stands behind
 // the scripts of a batch, once for all of them, in the same pipeline. Too few replicas
 // for the last write may be enough for the first one, but nobody can tell.
 //
-// A lock that was handed over by somebody else is confirmed in the same way (see lockOf):
-// the script then writes the lease once more. Where too few replicas have it, it is the
-// acquisition that frees the lock, since only it knows that no other request of its is
-// about to succeed.
+// Where too few replicas have what was written, it is the owner of the request that takes
+// it back, since only the owner knows that no other request of its own is about to
+// succeed.
 type acknowledgement struct {
 	replicas int
 	timeout  time.Duration
+	missing  error // what a request fails with that too few have acknowledged
 }
 
 // newAcknowledgement is nil unless there are replicas to be waited for.
-func newAcknowledgement(opts options) *acknowledgement {
-	if opts.replicas == 0 {
+func newAcknowledgement(config Config) *acknowledgement {
+	if config.Replicas == 0 {
 		return nil
 	}
-	return &acknowledgement{replicas: opts.replicas, timeout: opts.replicaTimeout}
+	return &acknowledgement{replicas: config.Replicas, timeout: config.Timeout, missing: config.Missing}
 }
 
 // longestWait is how long a round trip may take that is not overdue. Redis looks ten
 // times a second whether the time of a WAIT is over.
 func (a *acknowledgement) longestWait() time.Duration {
-	return min(a.timeout, maxLease) + 200*time.Millisecond
+	return a.timeout + 200*time.Millisecond
 }
 
 // fill makes cmd the WAIT behind a batch that begins with first.
-func (a *acknowledgement) fill(ctx context.Context, cmd, first *once, redirected bool) {
-	words := append(cmd.words[:0], "wait", a.replicas, milliseconds(a.timeout))
+func (a *acknowledgement) fill(ctx context.Context, cmd, first *Once, redirected bool) {
+	words := append(cmd.words[:0], "wait", a.replicas, int64((a.timeout+time.Millisecond-1)/time.Millisecond))
 	if !redirected {
 		cmd.Cmd = *redis.NewCmd(ctx, words...)
 		return
@@ -79,7 +79,7 @@ func (a *acknowledgement) fill(ctx context.Context, cmd, first *once, redirected
 // of the key directly was rejected, since it goes past the hooks of the client.
 type routed struct {
 	replicas int
-	to       *once
+	to       *Once
 }
 
 // MarshalBinary is what go-redis asks when it writes.
@@ -90,17 +90,20 @@ func (a *routed) MarshalBinary() ([]byte, error) {
 // String is what go-redis asks when it looks for the slot.
 func (a *routed) String() string { return a.to.key() }
 
-// key is the lock's, as hooks have left it.
-func (cmd *once) key() string { return fmt.Sprint(cmd.words[3]) }
+// key is the first, as hooks have left it.
+func (cmd *Once) key() string { return fmt.Sprint(cmd.words[3]) }
 
 // errElsewhere says that a script was executed on another server than the WAIT behind it.
 var errElsewhere = errors.New("the slot of the lock has moved")
 
-// confirm is what an acquisition came to, given the reply of its script.
-func (a *acknowledgement) confirm(reply string, wait *once, together bool) (string, error) {
-	answer, err := parseAcquire(reply)
+// confirm is what a request came to, given the reply of its script.
+func (a *acknowledgement) confirm(r *Request, reply string, wait *Once, together bool) (string, error) {
+	if r.Acknowledged == nil {
+		return reply, nil
+	}
+	written, err := r.Acknowledged(reply)
 	switch {
-	case err != nil || !answer.acquired:
+	case err != nil || !written:
 		return reply, err
 	case !together:
 		return "", errElsewhere
@@ -109,17 +112,17 @@ func (a *acknowledgement) confirm(reply string, wait *once, together bool) (stri
 }
 
 // enough is nil if WAIT says so.
-func (a *acknowledgement) enough(wait *once) error {
+func (a *acknowledgement) enough(wait *Once) error {
 	n, err := wait.Int()
 	switch {
 	case err == nil && n >= a.replicas:
 		return nil
-	case err != nil && wire.MaybeExecuted(err): // no reply: nothing is known
+	case err != nil && MaybeExecuted(err): // no reply: nothing is known
 		return err
 	case err != nil:
-		return wire.NotReplicated(ErrNotReplicated, err.Error())
+		return notReplicated(a.missing, err.Error())
 	}
-	return wire.NotReplicated(ErrNotReplicated, fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, a.replicas, a.timeout))
+	return notReplicated(a.missing, fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, a.replicas, a.timeout))
 }
 
 // passing makes an error that passes of a redirect that the client has not followed.

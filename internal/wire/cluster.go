@@ -1,4 +1,4 @@
-package redislock
+package wire
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // cluster is the engine for a Redis Cluster. Routing and redirects are the client's
@@ -17,14 +15,14 @@ import (
 // subscribers of one node only; and after a failure the client is told to look at the
 // topology, without which it follows a dead primary only once a minute.
 //
-// All keys of a lock stand in one slot, hence on one node (see keys.go).
+// All keys of a request stand in one slot, hence on one node.
 type cluster struct {
 	client  Client   // for requests: it may be a wrapper
-	of      topology // the same client, or what it wraps
-	reports *reports
+	of      Topology // the same client, or what it wraps
+	reports Log
 	known   atomic.Bool // the client knows the topology: asking it does not block any more
 
-	replicas *acknowledgement // of acquisitions; nil: they need none
+	replicas *acknowledgement // of some requests; nil: of none
 
 	mu       sync.Mutex
 	nodes    map[group]*pipeline
@@ -34,31 +32,33 @@ type cluster struct {
 
 // group is what shares a group commit.
 type group struct {
-	addr      string // of the primary; "" while that is unknown
-	acquiring bool   // replicas have to acknowledge it, see replicated
+	addr         string // of the primary; "" while that is unknown
+	acknowledged bool   // replicas have to acknowledge it, see replicated
 }
 
-func newCluster(client Client, of topology, replicas *acknowledgement, reports *reports) *cluster {
+func newCluster(client Client, of Topology, replicas *acknowledgement, reports Log) *cluster {
 	return &cluster{client: client, of: of, replicas: replicas, reports: reports, nodes: make(map[group]*pipeline)}
 }
 
-func (c *cluster) start(ctx context.Context, r request) *call { return c.node(r).start(ctx, r) }
+// Start makes the request of the node on which its first key stands.
+func (c *cluster) Start(ctx context.Context, r Request) *Call { return c.node(r).Start(ctx, r) }
 
-// do starts the request all the same: whoever waits in the round trip itself could not
+// Do starts the request all the same: whoever waits in the round trip itself could not
 // be told that the slot has got another primary.
-func (c *cluster) do(ctx context.Context, r request) *call {
-	call := c.start(ctx, r)
-	<-call.done
+func (c *cluster) Do(ctx context.Context, r Request) *Call {
+	call := c.Start(ctx, r)
+	<-call.Done
 	return call
 }
 
 // node is the group commit for the node that a request is about. If its slot has
 // moved, the client follows the redirect all the same.
-func (c *cluster) node(r request) *pipeline {
-	return c.group(group{c.place(r.key()), c.replicas != nil && r.script == acquireScript})
+func (c *cluster) node(r Request) *pipeline {
+	return c.group(group{c.place(r.Key()), c.replicas != nil && r.Acknowledged != nil})
 }
 
-func (c *cluster) at(addr string) *pipeline { return c.group(group{addr: addr}) }
+// Travel makes one round trip to a node.
+func (c *cluster) Travel(addr string, calls []*Call) { c.group(group{addr: addr}).venture(calls) }
 
 func (c *cluster) group(g group) *pipeline {
 	c.mu.Lock()
@@ -67,33 +67,33 @@ func (c *cluster) group(g group) *pipeline {
 	if p == nil {
 		p = &pipeline{
 			client: c.client, reports: c.reports, redirected: true, after: c.after,
-			attend: func(batch []*call) func() { return c.attend(g.addr, batch) },
+			attend: func(batch []*Call) func() { return c.attend(g.addr, batch) },
 		}
-		if g.acquiring {
-			p.replicas, p.place, p.relocate, p.alone = c.replicas, c.place, c.look, g.addr == ""
+		if g.acknowledged {
+			p.replicas, p.place, p.relocate, p.alone = c.replicas, c.place, c.reloadNow, g.addr == ""
 		}
 		c.nodes[g] = p
 	}
 	return p
 }
 
-// place is the address of home.
+// place is the address of Home.
 func (c *cluster) place(key string) string {
-	addr, _ := c.home(key)
+	addr, _ := c.Home(key)
 	return addr
 }
 
-// home is the primary of a key's slot, as far as the client knows. It is asked by timers
+// Home is the primary of a key's slot, as far as the client knows. It is asked by timers
 // and under locks, so a panic is none.
-func (c *cluster) home(key string) (addr string, on subscriber) {
+func (c *cluster) Home(key string) (addr string, on Subscriber) {
 	if !c.known.Load() {
 		return "", nil
 	}
-	wire.Catch(func() {
+	Catch(func() {
 		if primary, err := c.of.MasterForKey(context.Background(), key); err == nil { // else nobody serves the slot
 			addr, on = primary.Options().Addr, primary
 		}
-	}, func(err *wire.StrayError) { err.Log(c.reports) })
+	}, func(err *StrayError) { err.Log(c.reports) })
 	return addr, on
 }
 
@@ -101,18 +101,19 @@ func (c *cluster) after(failure error) {
 	if failure == nil {
 		c.known.Store(true)
 	} else {
-		c.suspect()
+		c.Suspect()
 	}
 }
 
-// suspect has the client load the topology anew, in the background. It does so at
+// Suspect has the client load the topology anew, in the background. It does so at
 // most five times a second.
-func (c *cluster) suspect() {
-	wire.Catch(func() { c.of.ReloadState(context.Background()) }, func(err *wire.StrayError) { err.Log(c.reports) })
+func (c *cluster) Suspect() {
+	Catch(func() { c.of.ReloadState(context.Background()) }, func(err *StrayError) { err.Log(c.reports) })
 }
 
-func (c *cluster) shortage(key string) string {
-	_, primary := c.home(key)
+// Shortage is that of the primary.
+func (c *cluster) Shortage(key string) string {
+	_, primary := c.Home(key)
 	return shortageOf(primary)
 }
 
@@ -131,12 +132,12 @@ const (
 // to a machine that is gone, or stands still, gives no error until the client's
 // time-out, long after the cluster has replaced it. So when the slot of a call has got
 // another primary the call is given up, and can be made anew there. The one given up may
-// yet follow a redirect to the new primary, should the old one wake up (see maybeLate).
-func (c *cluster) attend(addr string, batch []*call) (stop func()) {
+// yet follow a redirect to the new primary, should the old one wake up (see MaybeLate).
+func (c *cluster) attend(addr string, batch []*Call) (stop func()) {
 	t := &attendance{cluster: c, addr: addr, batch: batch}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.timer = time.AfterFunc(silence, t.look)
+	t.timer = time.AfterFunc(silence, t.probe)
 	return t.stop
 }
 
@@ -145,7 +146,7 @@ type attendance struct {
 	addr    string // of the node that was asked; "" if that is unknown, and so may be another
 
 	mu    sync.Mutex
-	batch []*call // nil when it is over
+	batch []*Call // nil when it is over
 	timer *time.Timer
 }
 
@@ -156,15 +157,15 @@ func (t *attendance) stop() {
 	t.timer.Stop()
 }
 
-func (t *attendance) look() {
+func (t *attendance) probe() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.batch == nil {
 		return
 	}
 	for _, call := range t.batch {
-		if addr, on := t.cluster.home(call.request.key()); on != nil && addr != t.addr {
-			call.finish("", wire.ErrReplaced)
+		if addr, on := t.cluster.Home(call.Request.Key()); on != nil && addr != t.addr {
+			call.Finish("", errReplaced)
 		}
 	}
 	go t.cluster.reload()
@@ -182,12 +183,12 @@ func (c *cluster) reload() {
 		defer c.mu.Unlock()
 		c.reloads--
 	}()
-	wire.Catch(c.look, func(err *wire.StrayError) { err.Log(c.reports) })
+	Catch(c.reloadNow, func(err *StrayError) { err.Log(c.reports) })
 }
 
-// look loads the topology. Unlike suspect it does so at once: ForEachMaster begins with
+// reloadNow loads the topology. Unlike Suspect it does so at once: ForEachMaster begins with
 // that.
-func (c *cluster) look() {
+func (c *cluster) reloadNow() {
 	err := c.of.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
 	if err == nil {
 		c.known.Store(true)

@@ -1,4 +1,4 @@
-package redislock
+package wire
 
 import (
 	"context"
@@ -10,21 +10,19 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 const (
-	// pipelines is how many round trips of one Locker may be under way while further
+	// Trips is how many round trips of one group commit may be under way while further
 	// requests gather. One is not enough to keep both ends busy; with more, fewer
 	// requests meet.
-	pipelines = 2
-	// pipelined bounds how many requests travel together: Redis serves nobody else
+	Trips = 2
+	// BatchSize bounds how many requests travel together: Redis serves nobody else
 	// while it executes what has arrived on one connection.
-	pipelined = 64
-	// overdue is how long a request waits for a round trip under way before it leaves
+	BatchSize = 64
+	// Overdue is how long a request waits for a round trip under way before it leaves
 	// by itself: the connection of that one may be stuck while others work.
-	overdue = 25 * time.Millisecond
+	Overdue = 25 * time.Millisecond
 )
 
 // pipeline is the engine for one Redis. It is a group commit: a request leaves at
@@ -41,10 +39,10 @@ const (
 // everybody waits.
 type pipeline struct {
 	client Client
-	attend func([]*call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
+	attend func([]*Call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
 	after  func(failure error)         // told of what every round trip came to; may be nil
 
-	reports    *reports
+	reports    Log
 	redirected bool // the client sends a command again when another server is in charge
 
 	replicas *acknowledgement        // what has to acknowledge each batch; nil: nothing
@@ -55,21 +53,24 @@ type pipeline struct {
 	mu      sync.Mutex
 	trips   []trip  // under way, without those that are overdue
 	last    int     // number of a trip
-	waiting []*call // in the order of their arrival
+	waiting []*Call // in the order of their arrival
 	watched bool    // a timer looks after those that wait
 }
 
 // trip is a round trip under way.
 type trip struct {
-	number int
-	left   time.Time
+	number   int
+	departed time.Time
 }
 
-func (p *pipeline) home(string) (addr string, on subscriber) { return "", p.client }
+// Home is the client: which server that is, nobody needs to know.
+func (p *pipeline) Home(string) (addr string, on Subscriber) { return "", p.client }
 
-func (p *pipeline) suspect() {}
+// Suspect does nothing: the client follows a failover by itself.
+func (p *pipeline) Suspect() {}
 
-func (p *pipeline) shortage(string) string { return shortageOf(p.client) }
+// Shortage is that of the client.
+func (p *pipeline) Shortage(string) string { return shortageOf(p.client) }
 
 // shortageOf says that all connections of a client are in use, if it has a pool that says
 // so. (Counted in vain are those for pipelines, which go-redis has apart since 9.23.)
@@ -88,22 +89,32 @@ func shortageOf(client any) string {
 	return fmt.Sprintf("all %d connections of the client are in use", size)
 }
 
-func (p *pipeline) at(string) *pipeline { return p }
+// Travel makes one round trip.
+func (p *pipeline) Travel(_ string, calls []*Call) { p.venture(calls) }
 
-func (p *pipeline) start(ctx context.Context, r request) *call {
-	c := newCall(ctx, r)
-	c.willFinish()
+// UnderWay is how many round trips and requests it is busy with.
+func (p *pipeline) UnderWay() (trips, waiting int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.trips), len(p.waiting)
+}
+
+// Start makes a request.
+func (p *pipeline) Start(ctx context.Context, r Request) *Call {
+	c := NewCall(ctx, r)
+	c.WillFinish()
 	if number, leaves := p.leave(c); leaves {
 		go p.travel(number, c.alone[:])
 	}
 	return c
 }
 
-func (p *pipeline) do(ctx context.Context, r request) *call {
-	c := newCall(ctx, r)
+// Do makes it in the caller's goroutine, if it leaves at once.
+func (p *pipeline) Do(ctx context.Context, r Request) *Call {
+	c := NewCall(ctx, r)
 	number, leaves := p.leave(c)
 	if !leaves {
-		<-c.done
+		<-c.Done
 		return c
 	}
 	defer p.arrived(number) // also if a hook of the client panics
@@ -112,17 +123,17 @@ func (p *pipeline) do(ctx context.Context, r request) *call {
 }
 
 // leave reports whether c leaves at once; else it waits.
-func (p *pipeline) leave(c *call) (number int, leaves bool) {
+func (p *pipeline) leave(c *Call) (number int, leaves bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.hasRoom(c.sent) {
-		return p.begin(c.sent), true
+	if p.hasRoom(c.Sent) {
+		return p.begin(c.Sent), true
 	}
 	if c.finished == nil {
-		c.willFinish()
+		c.WillFinish()
 	}
 	p.waiting = append(p.waiting, c)
-	p.watch(c.sent)
+	p.watch(c.Sent)
 	return 0, false
 }
 
@@ -130,18 +141,18 @@ func (p *pipeline) leave(c *call) (number int, leaves bool) {
 // they may be stuck until the time-outs of the client, and whatever comes of them, they
 // take nobody along any more.
 func (p *pipeline) hasRoom(now time.Time) bool {
-	if len(p.trips) == pipelines {
-		p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.Sub(t.left) >= p.overdue() })
+	if len(p.trips) == Trips {
+		p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.Sub(t.departed) >= p.overdue() })
 	}
-	return len(p.trips) < pipelines
+	return len(p.trips) < Trips
 }
 
 // overdue is after what time a round trip does not count any more.
 func (p *pipeline) overdue() time.Duration {
 	if p.replicas != nil {
-		return overdue + p.replicas.longestWait()
+		return Overdue + p.replicas.longestWait()
 	}
-	return overdue
+	return Overdue
 }
 
 func (p *pipeline) begin(now time.Time) (number int) {
@@ -159,7 +170,7 @@ func (p *pipeline) arrived(number int) {
 
 // travel makes round trips as long as there are requests. Should a hook of the client end
 // its goroutine, another one goes on.
-func (p *pipeline) travel(number int, batch []*call) {
+func (p *pipeline) travel(number int, batch []*Call) {
 	defer func() {
 		if batch != nil {
 			p.arrived(number)
@@ -176,31 +187,31 @@ func (p *pipeline) travel(number int, batch []*call) {
 
 // venture is execute for a goroutine that nobody's calls depend on: whatever the client
 // does, all calls of the batch are finished.
-func (p *pipeline) venture(batch []*call) {
-	wire.Catch(func() { p.execute(batch) }, func(err *wire.StrayError) {
+func (p *pipeline) venture(batch []*Call) {
+	Catch(func() { p.execute(batch) }, func(err *StrayError) {
 		err.Log(p.reports)
 		for _, c := range batch {
 			if c != nil { // execute has removed those that were too late
-				c.finish("", err)
+				c.Finish("", err)
 			}
 		}
 	})
 }
 
 // next ends a trip, and begins another with those that wait, if any.
-func (p *pipeline) next(ended int) (number int, batch []*call) {
+func (p *pipeline) next(ended int) (number int, batch []*Call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return t.number == ended })
-	if len(p.waiting) == 0 || len(p.trips) >= pipelines {
+	if len(p.waiting) == 0 || len(p.trips) >= Trips {
 		return 0, nil
 	}
 	return p.begin(time.Now()), p.take()
 }
 
-func (p *pipeline) take() []*call {
-	n := min(len(p.waiting), pipelined)
-	i := slices.IndexFunc(p.waiting[:n], func(c *call) bool { return c.request.alone })
+func (p *pipeline) take() []*Call {
+	n := min(len(p.waiting), BatchSize)
+	i := slices.IndexFunc(p.waiting[:n], func(c *Call) bool { return c.Request.Alone })
 	switch {
 	case p.alone:
 		n = 1
@@ -219,11 +230,11 @@ func (p *pipeline) take() []*call {
 func (p *pipeline) watch(now time.Time) {
 	if !p.watched {
 		p.watched = true
-		time.AfterFunc(p.overdue()-now.Sub(p.trips[0].left), p.look)
+		time.AfterFunc(p.overdue()-now.Sub(p.trips[0].departed), p.sendOverdue)
 	}
 }
 
-func (p *pipeline) look() {
+func (p *pipeline) sendOverdue() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watched = false
@@ -238,8 +249,8 @@ func (p *pipeline) look() {
 
 // execute makes one round trip, and another one for scripts that Redis has
 // forgotten (restart, failover, SCRIPT FLUSH): their source makes it know them again.
-func (p *pipeline) execute(batch []*call) {
-	batch = slices.DeleteFunc(batch, (*call).isTooLate)
+func (p *pipeline) execute(batch []*Call) {
+	batch = slices.DeleteFunc(batch, (*Call).isTooLate)
 	forgotten, elsewhere := p.roundTrip(batch, false)
 	_, more := p.roundTrip(forgotten, true)
 	if elsewhere = append(elsewhere, more...); len(elsewhere) > 0 {
@@ -248,8 +259,8 @@ func (p *pipeline) execute(batch []*call) {
 		}
 	}
 	for _, c := range elsewhere { // one by one: they need not be together any more
-		if _, still := p.roundTrip([]*call{c}, true); still != nil {
-			c.finish("", errElsewhere)
+		if _, still := p.roundTrip([]*Call{c}, true); still != nil {
+			c.Finish("", errElsewhere)
 		}
 	}
 }
@@ -257,7 +268,7 @@ func (p *pipeline) execute(batch []*call) {
 // roundTrip sends a batch, with the source of each script or by its name, and finishes
 // its calls, but for those whose script is not known by that, and those that were executed
 // elsewhere than the WAIT behind them.
-func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []*call) {
+func (p *pipeline) roundTrip(batch []*Call, whole bool) (forgotten, elsewhere []*Call) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
@@ -265,8 +276,8 @@ func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []
 	trip := p.attended(batch, commands)
 	var worst error // of those that time may mend
 	for i, c := range batch {
-		reply, failure := p.result(commands, i, trip)
-		if failure != nil && wire.IsOutage(failure) {
+		reply, failure := p.result(&c.Request, commands, i, trip)
+		if failure != nil && IsOutage(failure) {
 			worst = failure
 		}
 		switch {
@@ -275,7 +286,7 @@ func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []
 		case errors.Is(failure, errElsewhere):
 			elsewhere = append(elsewhere, c)
 		default:
-			c.finish(reply, failure)
+			c.Finish(reply, failure)
 		}
 	}
 	if p.after != nil {
@@ -286,14 +297,14 @@ func (p *pipeline) roundTrip(batch []*call, whole bool) (forgotten, elsewhere []
 
 // commands are those of a batch, and the WAIT behind them if replicas have to acknowledge
 // them.
-func (p *pipeline) commands(batch []*call, whole bool) []once {
+func (p *pipeline) commands(batch []*Call, whole bool) []Once {
 	n := len(batch)
 	if p.replicas != nil {
 		n++
 	}
-	commands := make([]once, n)
+	commands := make([]Once, n)
 	for i, c := range batch {
-		commands[i].fill(c.ctx, &c.request, whole)
+		commands[i].fill(c.ctx, &c.Request, whole)
 		if p.redirected && n > 1 {
 			commands[i].count()
 		}
@@ -305,7 +316,7 @@ func (p *pipeline) commands(batch []*call, whole bool) []once {
 }
 
 // result is what became of one command of a trip.
-func (p *pipeline) result(commands []once, i int, trip error) (string, error) {
+func (p *pipeline) result(r *Request, commands []Once, i int, trip error) (string, error) {
 	cmd := &commands[i]
 	if len(commands) > 1 {
 		cmd.keep()
@@ -317,12 +328,12 @@ func (p *pipeline) result(commands []once, i int, trip error) (string, error) {
 	if err != nil {
 		return "", passing(err)
 	}
-	return p.replicas.confirm(reply, &commands[len(commands)-1], p.together(cmd, &commands[0]))
+	return p.replicas.confirm(r, reply, &commands[len(commands)-1], p.together(cmd, &commands[0]))
 }
 
 // together tells whether a script and the WAIT behind the first of its batch went to the
 // same server.
-func (p *pipeline) together(cmd, first *once) bool {
+func (p *pipeline) together(cmd, first *Once) bool {
 	switch {
 	case cmd.times == nil:
 		return true
@@ -332,7 +343,7 @@ func (p *pipeline) together(cmd, first *once) bool {
 	return cmd == first || p.place != nil && p.place(cmd.key()) == p.place(first.key())
 }
 
-func (p *pipeline) attended(batch []*call, commands []once) error {
+func (p *pipeline) attended(batch []*Call, commands []Once) error {
 	if p.attend != nil {
 		defer p.attend(batch)()
 	}
@@ -341,7 +352,7 @@ func (p *pipeline) attended(batch []*call, commands []once) error {
 
 // send hands commands to the client, which notes in each what became of it. One by
 // itself goes the plain way, where the client's pool and hooks see it as any other.
-func (p *pipeline) send(batch []*call, commands []once) error {
+func (p *pipeline) send(batch []*Call, commands []Once) error {
 	if len(commands) == 1 {
 		return p.client.Process(batch[0].ctx, &commands[0])
 	}
@@ -358,7 +369,7 @@ func (p *pipeline) send(batch []*call, commands []once) error {
 // tripContext ends with the last of the callers' deadlines, and never if one has
 // none. It carries nothing else of theirs: the trip is nobody's in particular. One by
 // itself keeps its context.
-func tripContext(batch []*call) (context.Context, context.CancelFunc) {
+func tripContext(batch []*Call) (context.Context, context.CancelFunc) {
 	if len(batch) == 1 {
 		return batch[0].ctx, func() {}
 	}

@@ -1,0 +1,170 @@
+package redislock
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A lock that is released through one handle ends all others with its token at once,
+// whatever became of the handles made before and after them. Else they would say that
+// they hold the lock while somebody else has it.
+func TestEveryHandleEndsWithARelease(t *testing.T) {
+	resume := func(t *testing.T, lk *Locker, a *Lock, ttl time.Duration) *Lock {
+		lock, err := lk.Resume(t.Context(), a.Name(), a.Token(), ttl)
+		require.NoError(t, err)
+		return lock
+	}
+	for name, release := range map[string]func(t *testing.T, r *fakeRedis, lk *Locker, a *Lock) (others []*Lock){
+		"that was not sent at first": func(t *testing.T, r *fakeRedis, lk *Locker, a *Lock) []*Lock {
+			b := resume(t, lk, a, time.Minute)
+			r.net.down()
+			require.Error(t, a.Release(t.Context()))
+			r.net.up()
+			require.NoError(t, a.Release(t.Context()))
+			return []*Lock{b}
+		},
+		"through the third one, and the second was detached": func(t *testing.T, _ *fakeRedis, lk *Locker, a *Lock) []*Lock {
+			b := resume(t, lk, a, time.Minute)
+			require.Equal(t, a.Token(), b.Detach())
+			require.NoError(t, resume(t, lk, a, time.Minute).Release(t.Context()))
+			return []*Lock{a}
+		},
+		"through the third one, and the second has ended": func(t *testing.T, _ *fakeRedis, lk *Locker, a *Lock) []*Lock {
+			b := resume(t, lk, a, time.Second)
+			require.NoError(t, a.Extend(t.Context(), time.Minute))
+			time.Sleep(time.Second)
+			require.ErrorIs(t, b.Err(), ErrLost)
+			require.NoError(t, resume(t, lk, a, time.Minute).Release(t.Context()))
+			return []*Lock{a}
+		},
+		"through one that is over by its own clock": func(t *testing.T, _ *fakeRedis, lk *Locker, a *Lock) []*Lock {
+			b := resume(t, lk, a, time.Second)
+			require.NoError(t, a.Extend(t.Context(), time.Minute))
+			time.Sleep(time.Second)
+			require.NoError(t, b.Release(t.Context()))
+			return []*Lock{a}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				a, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+				require.NoError(t, err)
+				others := release(t, r, lk, a)
+				next := r.acquire("a", time.Minute)
+				require.NoError(t, next.Err())
+				for _, other := range others {
+					require.ErrorIs(t, other.Err(), ErrLost)
+				}
+				lk.handles.requireNone(t)
+			})
+		})
+	}
+}
+
+func TestEveryHandleEndsWithAReleaseOnAQuorum(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		a := q.acquire("a", time.Minute)
+		b, err := q.Resume(t.Context(), "a", a.Token(), time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, a.Token(), b.Detach())
+		c, err := q.Resume(t.Context(), "a", a.Token(), time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, c.Release(t.Context()))
+		next, err := q.locker().TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, next.Err())
+		require.ErrorIs(t, a.Err(), ErrLost)
+	})
+}
+
+// A vote that another handle was about to win back is not left for nobody.
+func TestAReleaseTakesBackWhatOtherHandlesMayYetGet(t *testing.T) {
+	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
+		q.nodes[2].net.down()
+		a := q.acquire("a", time.Minute)
+		q.nodes[2].net.up()
+		time.Sleep(2 * time.Second)
+		b, err := q.Resume(t.Context(), "a", a.Token(), time.Minute)
+		require.NoError(t, err)
+		synctest.Wait()
+		q.nodes[2].Del("lock:a") // as if it had been restarted
+		arrive := q.nodes[2].net.delay(opRetake)
+		require.NoError(t, b.Extend(t.Context(), 10*time.Minute))
+		synctest.Wait()
+		require.NoError(t, a.Release(t.Context()))
+		time.Sleep(time.Second)
+		arrive()
+		time.Sleep(30 * time.Second)
+		require.Equal(t, []string{"", "", ""}, q.values("a"))
+	})
+}
+
+func TestResumeWhileAReleaseIsUnderWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		a, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		arrive := r.net.delay(opRelease)
+		released := make(chan error, 1)
+		go func() { released <- a.Release(t.Context()) }()
+		synctest.Wait()
+		before := r.requests(opExtend)
+		_, err = lk.Resume(t.Context(), "a", a.Token(), time.Minute)
+		require.ErrorIs(t, err, ErrReleased)
+		require.Equal(t, before, r.requests(opExtend))
+		arrive()
+		require.NoError(t, <-released)
+		_, err = lk.Resume(t.Context(), "a", a.Token(), time.Minute)
+		require.ErrorIs(t, err, ErrNotHeld, "the answer says so")
+		lk.handles.requireNone(t)
+	})
+}
+
+func TestReleaseWhileResumeIsUnderWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		a, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		arrive := r.net.delayReply(opExtend)
+		resumed := make(chan error, 1)
+		go func() {
+			_, err := lk.Resume(t.Context(), "a", a.Token(), time.Minute)
+			resumed <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, a.Release(t.Context()))
+		next := r.acquire("a", time.Minute)
+		arrive()
+		require.ErrorIs(t, <-resumed, ErrReleased)
+		require.NoError(t, next.Err())
+		lk.handles.requireNone(t)
+		require.Empty(t, r.logged("lost"))
+	})
+}
+
+// Handles that have ended are forgotten, however many of one token there were.
+func TestHandlesThatHaveEndedAreForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		a, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		for range 100 {
+			_, err := lk.Resume(t.Context(), "a", a.Token(), time.Second)
+			require.NoError(t, err)
+			time.Sleep(900 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond)
+		lk.handles.requireNone(t)
+	})
+}
+
+func (hs *handles) requireNone(t *testing.T) {
+	t.Helper()
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	require.Empty(t, hs.byToken)
+}
