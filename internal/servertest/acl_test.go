@@ -25,17 +25,19 @@ var (
 		"+eval", "+evalsha", "+get", "+set", "+del", "+exists", "+pexpire", "+pttl", "+time", "+zcard",
 	}
 	// Without one of these everything works, but waiting is by polling.
-	rightsToBeTold = []string{"&lock:*", "+subscribe", "+ping", "+publish", "+pubsub|numsub", "+zadd", "+zpopmin"}
+	rightsToBeTold = []string{"&lock:*", "+subscribe", "+publish", "+pubsub|numsub", "+zadd", "+zpopmin"}
 	// Without this one, one who gave up waiting may be granted the lock.
 	rightToLeave = "+zrem"
 	// Without this one, waiters of other processes notice the end of a minimal hold at
 	// their next question.
 	rightToTellOfAMinimalHold = "+zrange"
+	// Without this one nothing is missing: a refusal shows that a subscription is alive.
+	rightToProbe = "+ping"
 )
 
 // rights are all rights but those that are left out.
 func rights(without ...string) []string {
-	all := slices.Concat(rightKeys, rightCommands, rightsToBeTold, []string{rightToLeave, rightToTellOfAMinimalHold})
+	all := slices.Concat(rightKeys, rightCommands, rightsToBeTold, []string{rightToLeave, rightToTellOfAMinimalHold, rightToProbe})
 	return slices.DeleteFunc(all, func(right string) bool { return slices.Contains(without, right) })
 }
 
@@ -198,9 +200,9 @@ func TestServerACLWithoutARightToBeToldWaitingIsByPolling(t *testing.T) {
 		t.Run(missing, func(t *testing.T) {
 			t.Parallel()
 			name := t.Name()
-			// Those without which the subscription is refused, perhaps only when the
-			// connection is probed. Without the others nobody can know that he is not told.
-			refused := slices.Contains([]string{"&lock:*", "+subscribe", "+ping"}, missing)
+			// Those without which the subscription is refused. Without the others nobody can
+			// know that he is not told.
+			refused := slices.Contains([]string{"&lock:*", "+subscribe"}, missing)
 			log := &journal{} // of the one who waits
 			user := func(log *journal) *redislock.Locker {
 				client := r.userClient(t, rights(missing)...)
@@ -224,6 +226,19 @@ func TestServerACLWithoutARightToBeToldWaitingIsByPolling(t *testing.T) {
 			assert.Len(t, log.about(), want, "there is nothing else to say")
 		})
 	}
+}
+
+// A refusal of PING is a sign of life of the connection.
+func TestServerACLWithoutTheRightToProbe(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	holder, waiter := r.user(t, rights(rightToProbe)...), r.user(t, rights(rightToProbe)...)
+	told := r.told(t, holder, waiter, "a", func() bool {
+		denied, err := r.direct.Do(t.Context(), "ACL", "LOG").Slice()
+		return err == nil && len(denied) > 0 && r.queued("a") > 0
+	})
+	assert.True(t, told)
+	assert.Empty(t, r.log.about())
 }
 
 // Without +zrem a ticket stays when its owner leaves. With it, it does not.
