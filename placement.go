@@ -88,6 +88,9 @@ func (in *inbox) notQueued(sent time.Time) {
 	if !in.live || in.givenUp || sent.Before(in.since) {
 		return
 	}
+	if in.brief > 1 {
+		return // subscriptions do not last: Redis may know that this one was cut, and we not yet
+	}
 	in.trouble = errMisplaced
 	if in.placed.missed(sent) {
 		in.givenUp = true

@@ -173,7 +173,7 @@ func TestServerSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
 	t.Logf("%d scripts, %d subscriptions", asked, subscribed)
 	assert.LessOrEqual(t, asked, 12*names, "a few each")
 	assert.LessOrEqual(t, subscribed, int64(60))
-	assert.Len(t, r.log.about("polling", "does not last"), 1)
+	assert.Len(t, r.log.about("polling", "does not last"), 1, "%v", r.log.about())
 
 	proxy.cuts.Store(false)
 	require.True(t, eventually(soon, func() bool { return r.subscribers() == 1 }))
