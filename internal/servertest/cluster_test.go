@@ -483,6 +483,12 @@ func soonAfter(t testing.TB, released, up time.Time, within time.Duration) {
 		"%s after the release and %s after the fail-over", time.Since(released), time.Since(up))
 }
 
+func isUnansweredRelease(err error) bool {
+	var failed *redislock.Error
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &failed) && failed.Op == "release" && errors.As(err, &timeout) && timeout.Timeout()
+}
+
 // handedOver checks that pushes arrive.
 func (c *shards) handedOver(t *testing.T, name string, from, to *redislock.Locker) {
 	t.Helper()
@@ -517,7 +523,9 @@ func (c *shards) moveUnderLoad(t *testing.T, move func(t testing.TB, key string)
 						inside.Add(-1)
 						return lock.Err()
 					})
-					if ctx.Err() == nil {
+					// So a release may have no answer in the 5 s that WithLock waits for it. It
+					// goes on in the background.
+					if ctx.Err() == nil && !isUnansweredRelease(err) {
 						assert.NoError(t, err)
 					}
 				}

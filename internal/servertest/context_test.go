@@ -147,12 +147,12 @@ func TestServerAcquireAbandonedInFlightIsUndone(t *testing.T) {
 						require.ErrorIs(t, err, ctx.Err())
 						require.NotErrorIs(t, err, redislock.ErrNotAcquired)
 						if action == redistest.HoldReply {
-							r.gone(t, name, 250*time.Millisecond)
+							r.gone(t, name, soon)
 						}
 						held.Release()
 						executed := func() bool { return r.exists(fenceOf(name)) }
 						require.Eventually(t, executed, soon, tick)
-						r.gone(t, name, 250*time.Millisecond)
+						r.gone(t, name, soon)
 						assert.Zero(t, r.relay.Requests(r.opOn("extend", name)), "a watchdog was started")
 					})
 				}

@@ -98,7 +98,7 @@ func TestServerAcquireThatGetsNoReplyLeavesNoLock(t *testing.T) {
 					lk := r.locker(t, patience(80*time.Millisecond), options)
 					executed := r.relay.Always(r.opOn("acquire", name), action)
 					err := acquire(t.Context(), lk, name, func(*redislock.Lock) { t.Error("used without a lock") })
-					r.gone(t, name, 250*time.Millisecond)
+					r.gone(t, name, soon)
 					require.Error(t, err)
 					assert.NotErrorIs(t, err, redislock.ErrNotAcquired)
 					var e *redislock.Error
