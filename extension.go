@@ -112,7 +112,7 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
 		r := l.extendRequest(ttl, "set")
 		r.Alone = alone
-		c, reply, err := l.askExtend(ctx, r)
+		c, reply, err := l.lk.conn.Ask(ctx, r)
 		if err == nil {
 			l.adoptFloor(c)
 			answered = true
@@ -139,16 +139,6 @@ func (l *Lock) adoptFloor(c *wire.Call) {
 	if floor, known := c.Note.(time.Duration); known {
 		l.term.SetFloor(floor)
 	}
-}
-
-// askExtend makes a request to extend the lease. While a cluster moves the slot it
-// leaves the record of the fence alone.
-func (l *Lock) askExtend(ctx context.Context, r wire.Request) (*wire.Call, string, error) {
-	c, reply, err := l.lk.conn.Ask(ctx, r)
-	if wire.IsSplit(err) {
-		c, reply, err = l.lk.conn.Ask(ctx, r.FirstKeyAlone())
-	}
-	return c, reply, err
 }
 
 func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
@@ -182,9 +172,12 @@ func (l *Lock) wakeWatchdog() {
 	}
 }
 
-// extendRequest: mode "set" sets the lease, "grow" never shortens it.
+// extendRequest: mode "set" sets the lease, "grow" never shortens it. While a cluster moves
+// the slot it leaves the record of the fence alone.
 func (l *Lock) extendRequest(ttl time.Duration, mode string) wire.Request {
-	return l.lk.extendRequest(&l.keys, l.token, ttl, mode, l.claim)
+	r := l.lk.extendRequest(&l.keys, l.token, ttl, mode, l.claim)
+	r.Moving = extendScript
+	return r
 }
 
 func (lk *Locker) extendRequest(keys *lockKeys, token lockToken, ttl time.Duration, mode string, claim *claim) wire.Request {

@@ -50,6 +50,6 @@ func keep(r *wire.Request, h minHold) {
 		args = args[:len(args)-1]
 	}
 	kept := keepScript.Request(r.Limit, r.Keys(), append(slices.Clone(args), h.arg())...)
-	kept.Note, kept.Alone, kept.Departure = r.Note, r.Alone, r.Departure
+	kept.Note, kept.Alone, kept.Departure, kept.Moving = r.Note, r.Alone, r.Departure, keepAlone
 	*r = kept
 }

@@ -436,9 +436,6 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
 		}
 	}()
 	answered, reply, failure := l.lk.conn.Ask(ctx, request)
-	if wire.IsSplit(failure) {
-		answered, reply, failure = l.lk.conn.Ask(ctx, releasingAlone(&request))
-	}
 	c, err = answered, failure
 	if err == nil {
 		r, err = parseRelease(reply)
@@ -466,10 +463,14 @@ func (lk *Locker) tell(ctx context.Context, next *waiter, c *wire.Call, r releas
 // in the queue, if that is not empty.
 func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) wire.Request {
 	retention := lk.fenceRetention(MinTTL)
+	var r wire.Request
 	if ticket == "" {
-		return releaseScript.Request(limit, keys.all(), token.arg, retention)
+		r = releaseScript.Request(limit, keys.all(), token.arg, retention)
+	} else {
+		r = releaseScript.Request(limit, keys.all(), token.arg, retention, ticket)
 	}
-	return releaseScript.Request(limit, keys.all(), token.arg, retention, ticket)
+	r.Moving = releaseAlone
+	return r
 }
 
 // handOverRequest releases what token holds, and brings along the ticket of the next
@@ -479,18 +480,8 @@ func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string
 	if !queues {
 		lifetime = 0 // nobody could be told: not to be queued
 	}
-	return releaseScript.Request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
+	r := releaseScript.Request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
 		ticket, lifetime, next.valueArg(), milliseconds(next.ttl))
-}
-
-// releasingAlone is a request to release that frees the lock, and leaves the queue as it
-// is.
-func releasingAlone(r *wire.Request) wire.Request {
-	alone := releaseAlone.Request(r.Limit, r.Keys()[:1], r.Args()[0])
-	if r.Script == keepScript {
-		args := r.Args()
-		alone = keepAlone.Request(r.Limit, r.Keys()[:1], args[0], args[len(args)-1])
-	}
-	alone.Note, alone.Departure = r.Note, r.Departure
-	return alone
+	r.Moving = releaseAlone
+	return r
 }

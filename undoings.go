@@ -419,8 +419,9 @@ func (c *cleaner) send(ctx context.Context, t *cleaning) {
 	var alone []*wire.Call
 	for i, l := range t.looks {
 		l.answered(calls[i])
-		if wire.IsSplit(l.err) { // the ticket has to wait until the slot has moved, but not the lock
-			split, alone = append(split, l), append(alone, wire.NewCall(ctx, releasingAlone(&calls[i].Request)))
+		// The ticket has to wait until the slot has moved, but not the lock.
+		if instead, possible := calls[i].Request.WhileMoving(l.err); possible {
+			split, alone = append(split, l), append(alone, wire.NewCall(ctx, instead))
 		}
 	}
 	lk.conn.Travel(c.server, slices.Clone(alone))

@@ -70,7 +70,7 @@ func (l *Lock) renew(ctx context.Context) error {
 		l.checkLease() // it is over, perhaps by the wall clock alone, and the timer far off
 		return nil
 	}
-	c, reply, err := l.askExtend(ctx, r)
+	c, reply, err := l.lk.conn.Ask(ctx, r)
 	if ctx.Err() != nil {
 		return nil // whatever came of it, it says nothing about a lock that is being released
 	}

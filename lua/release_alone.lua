@@ -3,7 +3,7 @@
 -- keys exist on one node and others do not. Those who wait find the lock by asking.
 --
 -- KEYS[1] lock
--- ARGV[1] token
+-- ARGV[1] token; the further arguments of release.lua are left aside
 -- Returns what release.lua does: "0", or 1.
 
 local held = redis.pcall('GET', KEYS[1])

@@ -15,6 +15,14 @@ type Conn struct{ Engine }
 // Under a ctx that never ends nobody is in a hurry: the time-outs of the client
 // are limit enough, and a goroutine is saved.
 func (conn Conn) Ask(ctx context.Context, r Request) (*Call, string, error) {
+	c, reply, err := conn.ask(ctx, r)
+	if instead, possible := r.WhileMoving(err); possible {
+		return conn.ask(ctx, instead)
+	}
+	return c, reply, err
+}
+
+func (conn Conn) ask(ctx context.Context, r Request) (*Call, string, error) {
 	if ctx.Done() == nil {
 		c := conn.Do(ctx, r)
 		return c, c.Reply, conn.plainError(ctx, c.Err, c)

@@ -285,9 +285,9 @@ func MaybeAnothers(err error) bool {
 		!errors.As(err, &several) && !errors.As(err, &answer) && !errors.Is(err, redis.ErrPoolTimeout)
 }
 
-// IsSplit tells whether a cluster is moving the slot of a request, so that some of its
+// isSplit tells whether a cluster is moving the slot of a request, so that some of its
 // keys may stand on one node and some on another. It was not executed.
-func IsSplit(err error) bool {
+func isSplit(err error) bool {
 	if err == nil {
 		return false // most often; errors.As would allocate
 	}

@@ -96,8 +96,8 @@ func TestWhatMayBeToldOthers(t *testing.T) {
 		require.Equal(t, c.shareable, Shareable(c.err), "%v", c.err)
 	}
 	require.True(t, HasState(parts{io.EOF, serverError("OOM x")}, "OOM"), "that of any")
-	require.False(t, IsSplit(parts{serverError("TRYAGAIN x")}))
-	require.True(t, IsSplit(serverError("TRYAGAIN x")))
+	require.False(t, isSplit(parts{serverError("TRYAGAIN x")}))
+	require.True(t, isSplit(serverError("TRYAGAIN x")))
 }
 
 // What is refused while connections work is no outage.

@@ -22,6 +22,10 @@ type Request struct {
 	// Acknowledged reads a reply: whether replicas have to acknowledge what it says.
 	// It is nil for a request that needs no acknowledgement.
 	Acknowledged func(reply string) (bool, error)
+	// Moving runs instead while a cluster moves the slot of the keys, when a script gets
+	// TRYAGAIN as long as some of its keys exist on one node and others do not. It has the
+	// same arguments, but the first key alone. It is nil for a request that has to wait.
+	Moving *Script
 	// Note is for an engine outside of this package.
 	Note any
 
@@ -55,11 +59,15 @@ func (s *Script) Request(limit time.Duration, keys []any, args ...any) Request {
 // line is the command. It is a part of the request, and not for the client.
 func (r *Request) line() []any { return r.words[:r.length:r.length] }
 
-// FirstKeyAlone is the same request with no other key than the first.
-func (r *Request) FirstKeyAlone() Request {
-	alone := r.Script.Request(r.Limit, r.Keys()[:1], r.Args()...)
-	alone.Note = r.Note
-	return alone
+// WhileMoving is the request that takes the place of r while its slot is being moved, if
+// err says that it is, and if there is one.
+func (r *Request) WhileMoving(err error) (instead Request, possible bool) {
+	if r.Moving == nil || !isSplit(err) {
+		return Request{}, false
+	}
+	instead = r.Moving.Request(r.Limit, r.Keys()[:1], r.Args()...)
+	instead.Note, instead.Departure = r.Note, r.Departure
+	return instead, true
 }
 
 // Key is the first key.

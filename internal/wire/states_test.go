@@ -70,6 +70,6 @@ func TestWhatIsQuotedInAnAnswerIsNoState(t *testing.T) {
 	} {
 		require.False(t, IsTransient(serverError(text)), text)
 		require.False(t, HasState(serverError(text), "NOSCRIPT"), text)
-		require.False(t, IsSplit(serverError(text)), text)
+		require.False(t, isSplit(serverError(text)), text)
 	}
 }
