@@ -30,7 +30,7 @@ type deployment struct {
 
 // engine is how requests travel to it. A wrapper of the client may have methods of its
 // own: requests go through the client all the same.
-func (d deployment) engine(client Client, o options) wire.Engine {
+func (d deployment) engine(client Client, o *options) wire.Engine {
 	return wire.NewEngine(client, wire.Config{
 		Cluster: d.cluster, Single: d.single,
 		Replicas: o.replicas, Timeout: o.replicaTimeout, Missing: ErrNotReplicated,

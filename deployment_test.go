@@ -113,7 +113,7 @@ func TestAClusterIsKnownHoweverItIsWrapped(t *testing.T) {
 		lk := New(client, WithReplicas(1, time.Second))
 		require.True(t, lk.clustered, name)
 		require.True(t, lk.clustered, name)
-		require.Equal(t, "*wire.cluster", fmt.Sprintf("%T", lk.conn.Engine), name)
+		require.Equal(t, "*wire.cluster", fmt.Sprintf("%T", lk.one().conn.Engine), name)
 		_, err := lk.keysFor("a}b")
 		require.ErrorIs(t, err, ErrInvalidName, name)
 		_, err = NewQuorum([]Client{one, client})

@@ -110,13 +110,11 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	defer l.wakeWatchdog() // what remains may be shorter than it knows
 	answered := false
 	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
-		r := l.extendRequest(ttl, "set")
-		r.Alone = alone
-		c, reply, err := l.lk.conn.Ask(ctx, r)
+		r, err := l.claim.extend(ctx, extendTry{ttl: ttl, alone: alone})
 		if err == nil {
-			l.adoptFloor(c)
+			l.adoptFloor(r)
 			answered = true
-			return true, l.extended(c.Sent, ttl, reply)
+			return true, l.extended(r, ttl)
 		}
 		if wire.MaybeLate(err) {
 			l.term.MayBeCutTo(ttl)
@@ -133,19 +131,14 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	return wire.Ended(ctx, err)
 }
 
-// adoptFloor takes over what a quorum knows of earlier extensions that may yet be
-// executed: it knows them by node.
-func (l *Lock) adoptFloor(c *wire.Call) {
-	if floor, known := c.Note.(time.Duration); known {
-		l.term.SetFloor(floor)
+// adoptFloor takes over what a claim knows of earlier extensions that may yet be executed.
+func (l *Lock) adoptFloor(r extendReply) {
+	if r.floor > 0 {
+		l.term.SetFloor(r.floor)
 	}
 }
 
-func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
-	r, err := parseExtend(reply)
-	if err != nil {
-		return err
-	}
+func (l *Lock) extended(r extendReply, ttl time.Duration) error {
 	if err := l.ended(); err != nil {
 		return err // Done is final, whatever Redis has done meanwhile
 	}
@@ -157,7 +150,7 @@ func (l *Lock) extended(sent time.Time, ttl time.Duration, reply string) error {
 	if err := l.givenUp(); err != nil {
 		return err // since we have asked
 	}
-	if !l.term.Extended(sent, ttl) {
+	if !l.term.Extended(r.sent, ttl) {
 		return ErrNotHeld
 	}
 	l.wakeWatchdog()
@@ -170,18 +163,4 @@ func (l *Lock) wakeWatchdog() {
 	case l.changed <- struct{}{}:
 	default:
 	}
-}
-
-// extendRequest: mode "set" sets the lease, "grow" never shortens it. While a cluster moves
-// the slot it leaves the record of the fence alone.
-func (l *Lock) extendRequest(ttl time.Duration, mode string) wire.Request {
-	r := l.lk.extendRequest(&l.keys, l.token, ttl, mode, l.claim)
-	r.Moving = extendScript
-	return r
-}
-
-func (lk *Locker) extendRequest(keys *lockKeys, token lockToken, ttl time.Duration, mode string, claim *claim) wire.Request {
-	r := extendScript.Request(lk.replyLimit(ttl), keys.all()[:2], token.arg, milliseconds(ttl), lk.fenceRetention(ttl), mode)
-	r.Note = claim.note(ttl)
-	return r
 }

@@ -31,7 +31,7 @@ func (q *quorum) identify() error {
 	results := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
 		go wire.Catch(func() { results <- n.identify(ctx) }, func(err *wire.StrayError) {
-			err.Log(n.lk.reports)
+			err.Log(q.opts.reports)
 			results <- fmt.Errorf("%s: %w", n, err)
 		})
 	}

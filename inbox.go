@@ -41,7 +41,7 @@ type inboxes struct {
 
 // of is the inbox on the server where a key stands, or nil if that is not known.
 func (ins *inboxes) of(key string) *inbox {
-	server, on := ins.lk.conn.Home(key)
+	server, on := ins.lk.backend.home(key)
 	if on == nil {
 		return nil
 	}
@@ -377,7 +377,7 @@ func (in *inbox) received(message any) error {
 	case *redis.Message:
 		if token, g, ok := parseGrant(m.Payload); ok {
 			if !in.lk.lines.pushed(token, g) && g.fence > 0 {
-				in.lk.undoings.pushed(token) // or noise, or given back by now
+				in.lk.backend.pushed(token) // or noise, or given back by now
 			}
 			runtime.Gosched()
 		}

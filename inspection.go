@@ -9,6 +9,9 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
+// errNoFence is what no script replies that was asked for the fence.
+var errNoFence = wire.Unexpected("no fence")
+
 var errResumedTooLate = fmt.Errorf("%w: its release may yet be executed", ErrReleased)
 
 // resume makes a handle of a lock that stands in Redis already. Unlike an
@@ -20,51 +23,36 @@ func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 			lock, failure = nil, a.failed(errResumedTooLate)
 		}
 	}()
-	r := a.lk.extendRequest(&a.keys, a.token, a.ttl, "set", a.claim)
 	late := false
-	var c *wire.Call
-	var reply string
+	var r extendReply
 	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
-		r.Alone = alone
-		c, reply, err = a.lk.conn.Ask(ctx, r)
+		r, err = a.claim.extend(ctx, extendTry{ttl: a.ttl, fenced: true, alone: alone})
 		late = late || wire.MaybeLate(err)
 		return false, err
 	})
 	if err != nil {
 		return nil, a.failed(wire.Ended(ctx, err))
 	}
-	return a.resumed(c, reply, late)
+	return a.resumed(r, late)
 }
 
 // resumed: late says that an earlier try may yet be executed, and set the lease to
 // its TTL once more.
-func (a *acquisition) resumed(c *wire.Call, reply string, late bool) (*Lock, error) {
-	extended, err := parseExtend(reply)
+func (a *acquisition) resumed(r extendReply, late bool) (*Lock, error) {
 	switch {
-	case err != nil:
-		return nil, a.failed(err)
-	case !extended.held:
+	case !r.held:
 		return nil, a.failed(ErrNotHeld)
-	case extended.fence == 0: // it was asked for
-		return nil, a.failed(wire.Unexpected(reply))
-	case lease.From(c.Sent, a.ttl).Remaining(time.Now()) <= 0:
+	case r.fence == 0: // it was asked for
+		return nil, a.failed(errNoFence)
+	case lease.From(r.sent, a.ttl).Remaining(time.Now()) <= 0:
 		return nil, a.failed(errLate)
 	}
-	lock := a.lk.newLock(a, grant{fence: extended.fence, anchor: c.Sent})
+	lock := a.lk.newLock(a, grant{fence: r.fence, anchor: r.sent})
 	if late {
 		lock.term.MayBeCutTo(a.ttl)
 	}
 	a.lk.lines.held(lock)
 	return lock, nil
-}
-
-// inspect reads what stands under the keys of one lock, or under the first of them.
-func (lk *Locker) inspect(ctx context.Context, keys []any) (r inspectReply, err error) {
-	_, reply, err := lk.conn.Persist(ctx, inspectScript.Request(lk.replyLimit(0), keys))
-	if err != nil {
-		return r, err
-	}
-	return parseInspect(reply)
 }
 
 func (r inspectReply) ttl() time.Duration {

@@ -105,7 +105,6 @@ type waiter struct {
 	ticketed   time.Time     // when its first ticket was sent; zero: none was
 	registered *registration // the latest of its ticket; nil: it has none in the queue
 	stale      string        // a ticket with another inbox, which may stand in the queue: the slot has moved
-	strays     []*wire.Call  // releases that brought it along, and may yet be executed
 
 	grant    *grant // the first that has arrived, unless it was taken
 	reported bool   // it has something in the log
@@ -229,8 +228,6 @@ func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	wasHead := l.head() == w
 	l.waiters.remove(w)
 	w.left, w.lock = true, lock
-	w.a.queued = !w.ticketed.IsZero()
-	w.a.unanswered = append(w.a.unanswered, w.strays...)
 	delete(ls.heads, w.a.token.text)
 	if lock != nil {
 		l.hold(lock)
@@ -474,33 +471,30 @@ func (w *waiter) leasePause(left time.Duration) time.Duration {
 	return min(d, left+time.Millisecond+rand.N(5*time.Millisecond))
 }
 
-// bring is the waiter that the release of lock brings along, if anybody waits, its
-// ticket (none on a quorum), and whether another process could tell it of a grant.
-func (ls *lines) bring(lock *Lock) (w *waiter, ticket string, queues bool) {
+// bring is the waiter that the release of lock brings along, if anybody waits, and the
+// inbox of its ticket.
+func (ls *lines) bring(lock *Lock) (w *waiter, inbox string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.names[lock.keys.lock]
 	if l == nil {
-		return nil, "", false
+		return nil, ""
 	}
 	if l.holder != nil && l.holder.token.text == lock.token.text { // Resume makes a second handle
 		l.holder = nil
 	}
 	if w = l.head(); w == nil {
 		ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
-		return nil, "", false
+		return nil, ""
 	}
-	id := l.inbox.liveID()
-	if id == noInbox && time.Since(l.turn) > longestTurn {
+	inbox = l.inbox.liveID()
+	if inbox == noInbox && time.Since(l.turn) > longestTurn {
 		l.turn = time.Time{}
 		w.askIn(turnPause)
-		return nil, "", false
+		return nil, ""
 	}
-	if lock.lk.quorum != nil {
-		return w, "", false // nothing can be brought along; it asks when the release is done
-	}
-	ls.expectGrant(w, id)
-	return w, w.a.ticket(id), id != noInbox
+	ls.expectGrant(w, inbox)
+	return w, inbox
 }
 
 // Without an inbox, nobody stands in the queue: other processes find the lock by
@@ -553,7 +547,7 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	if inbox := in.liveID(); inbox != noInbox {
 		ls.expectGrant(w, inbox)
 		w.asked = in
-		t = ticketing{ticket: w.a.ticket(inbox), place: w.line.place, stale: w.stale}
+		t = ticketing{inbox: inbox, ticket: w.a.ticket(inbox), place: w.line.place, stale: w.stale}
 	}
 	if expecting = t.ticket != "" || w.line.contended || !w.ticketed.IsZero(); expecting {
 		w.sleeps()
@@ -564,7 +558,7 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 // learned notes what a question came to, and when the next one is due. It returns
 // the error that ends w's waiting, if it has to end: one that waiting does not
 // mend, or a few failures before there was any answer.
-func (ls *lines) learned(w *waiter, c *wire.Call, out outcome) error {
+func (ls *lines) learned(w *waiter, sent time.Time, out outcome) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := w.line
@@ -592,11 +586,11 @@ func (ls *lines) learned(w *waiter, c *wire.Call, out outcome) error {
 		}
 	case out.queued:
 		w.stale = ""
-		w.asked.queued(c.Sent)
-		w.enqueued(registration{sent: c.Sent, server: out.server})
+		w.asked.queued(sent)
+		w.enqueued(registration{sent: sent, server: out.server})
 		w.askIn(w.leasePause(out.left))
 	default:
-		w.notQueued(c.Sent)
+		w.notQueued(sent)
 		w.unqueued(out.left)
 	}
 	ls.tidy(w.a.keys.lock, l, &w.a.lk.inboxes)
@@ -641,23 +635,20 @@ func (ls *lines) newOutage(l *line) error {
 	return l.outage
 }
 
-// brought tells w what became of it in the release c. If w has left meanwhile, it
-// returns with what.
-func (ls *lines) brought(w *waiter, c *wire.Call, r releaseReply, err error) (left bool, lock *Lock) {
+// brought tells w what became of it in a release. If w has left meanwhile, it returns
+// with what.
+func (ls *lines) brought(w *waiter, r releaseReply, err error) (left bool, lock *Lock) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	switch {
 	case w.left:
 		return true, w.lock
 	case err != nil:
-		if wire.MaybeExecuted(err) {
-			w.strays = append(w.strays, c)
-		}
 		w.nudge()
 	case r.next == nextGranted:
-		w.give(grant{fence: r.fence, server: r.server, anchor: c.Sent})
+		w.give(grant{fence: r.fence, server: r.server, anchor: r.sent})
 	case r.next == nextQueued:
-		w.enqueued(registration{sent: c.Sent, server: r.server})
+		w.enqueued(registration{sent: r.sent, server: r.server})
 		w.askIn(w.leasePause(r.left))
 	case r.next == nextPassed:
 		w.unqueued(r.left)

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
-	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // Client is the little that is needed of go-redis. *redis.Client has it, also one
@@ -34,11 +33,9 @@ type Client interface {
 // While locks are held, and up to a second longer, a timer compares the process's clocks
 // once a second.
 type Locker struct {
-	conn      wire.Conn
-	quorum    *quorum // the engine of conn, if it is one
-	clustered bool    // all keys of a lock must share a slot
-	opts      options
-	retention any // opts.fenceRetention in ms, as an argument
+	backend   backend
+	clustered bool // all keys of a lock must share a slot
+	opts      *options
 
 	clocks  lease.Clocks
 	lines   lines
@@ -46,8 +43,6 @@ type Locker struct {
 	handles handles
 	doubts  doubts
 	reports *reports
-
-	undoings undoings
 }
 
 // New returns a Locker on client. It sends nothing. It panics if client is nil, and
@@ -71,13 +66,15 @@ func New(client Client, opts ...Option) *Locker {
 		panic(fmt.Sprintf("redislock: New(%T): the client is %s", client, err))
 	}
 	o := newOptions(opts)
-	return newLocker(d.engine(client, o), d.cluster != nil, o)
+	s := newSingle(d.engine(client, o), o)
+	lk := newLocker(s, d.cluster != nil, o)
+	s.undoings.freed, s.undoings.ended = lk.lines.askHead, lk.doubts.forget
+	return lk
 }
 
-func newLocker(engine wire.Engine, clustered bool, opts options) *Locker {
-	lk := &Locker{conn: wire.Conn{Engine: engine}, clustered: clustered, opts: opts, reports: opts.reports}
-	lk.retention = milliseconds(opts.fenceRetention)
-	lk.inboxes.lk, lk.undoings.lk = lk, lk
+func newLocker(b backend, clustered bool, opts *options) *Locker {
+	lk := &Locker{backend: b, clustered: clustered, opts: opts, reports: opts.reports}
+	lk.inboxes.lk = lk
 	return lk
 }
 
@@ -89,30 +86,11 @@ func isNil(client Client) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// fenceRetention is how long the fence's record is kept, in ms: never shorter
-// than the lease.
-func (lk *Locker) fenceRetention(ttl time.Duration) any {
-	if longer := min(ttl, maxLease) + time.Second; longer > lk.opts.fenceRetention {
-		return milliseconds(longer)
-	}
-	return lk.retention
-}
-
 // replyLimit is how long a request about a lock with this TTL waits for its
 // reply. Beyond the TTL a reply would be worthless; beyond five seconds (what
 // go-redis itself waits by default) a fresh connection is the better bet.
 func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
-}
-
-// replyLimit is the same, but leaves replicas the time to acknowledge, also a batch before
-// the request's own, and the nodes of a quorum theirs for two phases.
-func (lk *Locker) replyLimit(ttl time.Duration) time.Duration {
-	limit := replyLimit(ttl) + 2*lk.opts.replicaTimeout
-	if lk.quorum == nil {
-		return limit
-	}
-	return max(limit, 2*lk.quorum.nodeTimeout(ttl)+time.Second)
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
@@ -200,7 +178,8 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 		return nil, a.failed(errResumedTooLate)
 	}
 	a.token = newLockToken(token)
-	a.claim = lk.adoptedClaim(a)
+	a.claim = lk.backend.claim(a.subject)
+	a.claim.adopt()
 	return a.resume(ctx)
 }
 
@@ -223,7 +202,7 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 	keys, err := lk.keysFor(name)
 	if err == nil {
 		var r inspectReply
-		if r, err = lk.inspect(ctx, keys.all()); err == nil {
+		if r, err = lk.backend.inspect(ctx, keys.all()); err == nil {
 			return r.info(), nil
 		}
 	}
@@ -297,7 +276,7 @@ type Lock struct {
 	keys  lockKeys
 	token lockToken
 	fence int64
-	claim *claim // on a quorum
+	claim claim
 
 	granted int64         // time of the server, us; 0: it is not known
 	least   time.Duration // the minimal hold; 0: there is none
@@ -458,7 +437,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 			return 0, l.failed(opTTL, ended)
 		}
 	}
-	r, err := l.lk.inspect(ctx, l.keys.all()[:1])
+	r, err := l.lk.backend.inspect(ctx, l.keys.all()[:1])
 	if err == nil && !r.heldBy(l.token.text) {
 		err = ErrNotHeld
 	}

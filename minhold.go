@@ -2,10 +2,7 @@ package redislock
 
 import (
 	"fmt"
-	"slices"
 	"time"
-
-	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // How a minimal hold works. The holder has nothing to do but to send another script when
@@ -38,18 +35,4 @@ func (l *Lock) minHold() minHold {
 		granted = min(granted, l.granted)
 	}
 	return minHold{granted: granted, least: l.least}
-}
-
-// keep makes a request to release one that leaves the name taken until h is over.
-func keep(r *wire.Request, h minHold) {
-	if h.least <= 0 {
-		return
-	}
-	args := r.Args()
-	if r.Script == keepScript {
-		args = args[:len(args)-1]
-	}
-	kept := keepScript.Request(r.Limit, r.Keys(), append(slices.Clone(args), h.arg())...)
-	kept.Note, kept.Alone, kept.Departure, kept.Moving = r.Note, r.Alone, r.Departure, keepAlone
-	*r = kept
 }

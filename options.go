@@ -31,14 +31,15 @@ type options struct {
 	logger         *slog.Logger
 	reports        *reports // what brings lines to it
 	fenceRetention time.Duration
+	usualRetention any // the same in ms, as an argument of a command
 	pollInterval   time.Duration
 	replicas       int
 	replicaTimeout time.Duration
 	nodeTimeout    time.Duration // 0: by the TTL
 }
 
-func newOptions(opts []Option) options {
-	o := options{
+func newOptions(opts []Option) *options {
+	o := &options{
 		prefix:         defaultPrefix,
 		logger:         slog.New(slog.DiscardHandler),
 		fenceRetention: defaultFenceRetention,
@@ -46,10 +47,11 @@ func newOptions(opts []Option) options {
 	}
 	for _, opt := range opts {
 		if opt != nil {
-			opt(&o)
+			opt(o)
 		}
 	}
 	o.reports = &reports{logger: o.logger}
+	o.usualRetention = milliseconds(o.fenceRetention)
 	return o
 }
 
@@ -237,8 +239,17 @@ func WithMetadata(metadata string) AcquireOption {
 // queueLifetime is for how long, in ms, the queue of a name stays after the last
 // change. Everybody in it asks again within a poll interval, and that of another
 // Locker may be longer than ours: hence ten minutes at least.
-func (lk *Locker) queueLifetime() int64 {
-	return milliseconds(max(10*time.Minute, min(lk.opts.pollInterval, maxLease/3)*3))
+func (o *options) queueLifetime() int64 {
+	return milliseconds(max(10*time.Minute, min(o.pollInterval, maxLease/3)*3))
+}
+
+// retention is how long the record of a fence is kept, in ms: never shorter than the
+// lease.
+func (o *options) retention(ttl time.Duration) any {
+	if longer := min(ttl, maxLease) + time.Second; longer > o.fenceRetention {
+		return milliseconds(longer)
+	}
+	return o.usualRetention
 }
 
 // checkTTL is every method's check of a TTL, before any traffic.

@@ -95,7 +95,7 @@ func (r *fakeRedis) delayed() { r.net.setLatency(func() time.Duration { return f
 func requireIdle(t *testing.T, lk *Locker) {
 	t.Helper()
 	synctest.Wait()
-	trips, waiting := lk.conn.Engine.(interface{ UnderWay() (trips, waiting int) }).UnderWay()
+	trips, waiting := lk.one().conn.Engine.(interface{ UnderWay() (trips, waiting int) }).UnderWay()
 	require.Zero(t, trips, "round trips")
 	require.Zero(t, waiting, "requests")
 }
@@ -183,8 +183,9 @@ func TestForgottenScriptsInABatchAreRepairedOneByOne(t *testing.T) {
 		lk := r.locker()
 		var locks []*Lock
 		for i := range 3 {
-			locks = append(locks, r.acquire(fmt.Sprint("held", i), time.Minute))
-			locks[i].lk = lk
+			lock, err := lk.Acquire(t.Context(), fmt.Sprint("held", i), time.Minute)
+			require.NoError(t, err)
+			locks = append(locks, lock)
 		}
 		r.slow()
 		r.occupy(lk)
@@ -251,8 +252,9 @@ func TestABatchIsNotRepeatedByTheClient(t *testing.T) {
 		const n = 10
 		var locks [n]*Lock
 		for i := range locks {
-			locks[i] = r.acquire(fmt.Sprint(i), time.Minute)
-			locks[i].lk = lk
+			var err error
+			locks[i], err = lk.Acquire(t.Context(), fmt.Sprint(i), time.Minute)
+			require.NoError(t, err)
 		}
 		r.slow()
 		r.occupy(lk)

@@ -7,11 +7,11 @@ package redislock
 // robustly in message-passing systems"): read the greatest from a majority, and write
 // it to a majority before anybody relies on it.
 //
-//	quorum.go    the engine: which nodes there are, a request to many of them
-//	ballot.go    one request of the quorum, from the first vote to the result
-//	claim.go     what one token has, or may yet get, on each node
-//	identity.go  which nodes are the same server
-//	health.go    which nodes are silent
+//	quorum.go        which nodes there are, a request to many of them
+//	quorum_claim.go  what one token has, or may yet get, on each node
+//	quorum_vote.go   one request of the quorum, from the first vote to the result
+//	identity.go      which nodes are the same server
+//	health.go        which nodes are silent
 //
 // # Fences
 //
@@ -117,18 +117,17 @@ func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	if o.replicas > 0 {
 		return nil, errors.New("redislock: NewQuorum: WithReplicas is for one primary; the servers of a quorum need no replicas")
 	}
-	q := &quorum{timeout: o.nodeTimeout}
+	q := &quorum{opts: o}
 	for i, client := range clients {
 		d, _ := deploymentOf(client) // checked before
-		lk := newLocker(d.engine(client, o), false, o)
-		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, lk: lk})
+		s := newSingle(d.engine(client, o), o)
+		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, conn: s.conn})
+		q.undoings = append(q.undoings, &s.undoings)
 	}
 	if err := q.identify(); err != nil {
 		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
 	}
-	lk := newLocker(q, false, o)
-	lk.quorum = q
-	return lk, nil
+	return newLocker(q, false, o), nil
 }
 
 func checkClients(clients []Client) error {
@@ -157,24 +156,23 @@ func checkClients(clients []Client) error {
 	return nil
 }
 
-// quorum is the engine of a Locker on several servers. It makes each request of all of
-// them, and gives the reply that one Redis would have given, had it the votes of the
-// majority.
+// quorum is the backend on several servers. It makes each request of all of them, and
+// takes the answer that has the votes of the majority.
 type quorum struct {
-	nodes   []*node
-	timeout time.Duration // of one node and request; 0: by the TTL
-	servers servers
+	opts     *options
+	nodes    []*node
+	undoings []*undoings // by node
+	servers  servers
 }
 
-// node is one server. Its Locker is never seen by anybody: it has the engine, and the
-// means to undo what may be executed late.
+// node is one server.
 type node struct {
 	q     *quorum
 	index int
 	addr  string
 
 	client Client
-	lk     *Locker
+	conn   wire.Conn
 
 	health  health
 	trouble atomic.Pointer[error] // of its last request, if it says more than that time was up
@@ -203,50 +201,19 @@ func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
 // one that asks for no lease, and so is not late when a lease is over.
 func (q *quorum) nodeTimeout(ttl time.Duration) time.Duration {
 	switch {
-	case q.timeout > 0:
-		return q.timeout
+	case q.opts.nodeTimeout > 0:
+		return q.opts.nodeTimeout
 	case ttl == 0:
 		return longestNodeTimeout
 	}
 	return min(max(ttl/20, shortestNodeTimeout), longestNodeTimeout)
 }
 
-// Start makes it [wire.Engine].
-func (q *quorum) Start(ctx context.Context, r wire.Request) *wire.Call {
-	c := wire.NewCall(ctx, r)
-	c.WillFinish()
-	b := q.open(ctx, r)
-	go func() {
-		reply, err := b.decide()
-		if b.floor > 0 {
-			c.Note = b.floor
-		}
-		c.Finish(reply, err)
-		if b.after != nil {
-			b.after()
-		}
-	}()
-	return c
-}
+// home is nowhere: nobody is told of a release.
+func (q *quorum) home(string) (addr string, on wire.Subscriber) { return "", nil }
 
-// Home is nowhere: nobody is told of a release.
-func (q *quorum) Home(string) (addr string, on wire.Subscriber) { return "", nil }
-
-// Shortage is told by each node.
-func (q *quorum) Shortage(string) string { return "" }
-
-// Suspect does nothing: each node has its own time-out.
-func (q *quorum) Suspect() {}
-
-// Travel is not for a quorum: each of its nodes has an engine of its own.
-func (q *quorum) Travel(string, []*wire.Call) {}
-
-// Do is Start.
-func (q *quorum) Do(ctx context.Context, r wire.Request) *wire.Call {
-	c := q.Start(ctx, r)
-	<-c.Done
-	return c
-}
+// pushed does nothing, therefore.
+func (q *quorum) pushed(string) {}
 
 // round is one request made of several nodes at the same time.
 type round struct {
@@ -300,7 +267,7 @@ func (n *node) start(ctx context.Context, limit time.Duration, r wire.Request, a
 	go func() {
 		defer answered()
 		wire.Catch(func() { n.execute(ctx, c) }, func(err *wire.StrayError) {
-			err.Log(n.lk.reports)
+			err.Log(n.q.opts.reports)
 			n.remember(err)
 			c.Finish("", err)
 		})
@@ -312,7 +279,7 @@ func (n *node) start(ctx context.Context, limit time.Duration, r wire.Request, a
 func (n *node) execute(ctx context.Context, c *wire.Call) {
 	reply, err := "", n.q.verify(ctx, n)
 	if err == nil {
-		got := n.lk.conn.Do(ctx, c.Request)
+		got := n.conn.Do(ctx, c.Request)
 		reply, err = got.Reply, got.Err
 	}
 	n.remember(err)
@@ -340,7 +307,7 @@ func (n *node) failure(err error, c *wire.Call, limit time.Duration) error {
 	var unasked *unaskedError
 	late := wire.IsContextError(err)
 	if late {
-		err = c.TimedOut(limit, n.lk.conn)
+		err = c.TimedOut(limit, n.conn)
 	}
 	before := n.trouble.Load()
 	if before == nil || !late && !errors.As(err, &unasked) || errors.Is(err, *before) {

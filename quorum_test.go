@@ -1064,8 +1064,8 @@ func TestNodeTimeout(t *testing.T) {
 		MinTTL: 5 * time.Millisecond, 200 * time.Millisecond: 10 * time.Millisecond,
 		time.Second: 50 * time.Millisecond, math.MaxInt64: 50 * time.Millisecond,
 	} {
-		require.Equal(t, want, (&quorum{}).nodeTimeout(ttl))
-		require.Equal(t, time.Second, (&quorum{timeout: time.Second}).nodeTimeout(ttl))
+		require.Equal(t, want, (&quorum{opts: newOptions(nil)}).nodeTimeout(ttl))
+		require.Equal(t, time.Second, (&quorum{opts: newOptions([]Option{WithNodeTimeout(time.Second)})}).nodeTimeout(ttl))
 	}
 	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 		lk := q.locker(WithNodeTimeout(time.Second))

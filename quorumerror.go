@@ -65,7 +65,7 @@ const (
 	noAnswer             // it failed
 )
 
-// tally counts the votes of one ballot.
+// tally counts the votes of one request.
 type tally struct {
 	q       *quorum
 	round   *round

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/wire"
@@ -108,12 +107,8 @@ func (l *Lock) releaseLater(ctx context.Context) {
 	r := l.release
 	l.mu.Unlock()
 	<-l.doneWith(r)
-	switch {
-	case r.final():
-	case l.claim != nil:
+	if !r.final() {
 		l.claim.undo(ctx)
-	default:
-		l.lk.undo(&undoing{ctx: ctx, keys: l.keys, token: l.token, ttl: l.term.TTL(), kept: l.minHold(), stands: true})
 	}
 }
 
@@ -146,13 +141,6 @@ func (l *Lock) doneWith(r *release) <-chan struct{} {
 		r.done = make(chan struct{})
 	}
 	return r.done
-}
-
-// releasing tells whether a release has begun, and perhaps ended.
-func (l *Lock) releasing() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.release != nil
 }
 
 // startRelease has the lock released, unless that is under way or done. A caller
@@ -192,16 +180,8 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 // of its own since a Lock's methods are for its users.
 type departing Lock
 
-// Departs is told by the engine.
+// Departs makes it a [wire.Departure].
 func (l *departing) Departs() { (*Lock)(l).departs() }
-
-// interrupted is a call that nobody sees the end of, since a panic has come between. It
-// is over: the request was executed before that, or never.
-func interrupted(r wire.Request) *wire.Call {
-	c := wire.NewCall(context.Background(), r)
-	c.Err = errInterrupted
-	return c
-}
 
 // departs notes that a request to release is about to be sent, after which somebody else
 // may have the lock.
@@ -210,10 +190,8 @@ func (l *Lock) departs() {
 	for _, other := range l.lk.handles.depart(l) { // on purpose: nothing for a warning
 		if other.endWith(other.failed(opHold, errReleasedByOther)) {
 			other.lk.lines.lost(other)
-			if other.claim != nil {
-				other.claim.abandon()
-				l.whenReleased(func() { other.claim.undoLate(context.Background()) })
-			}
+			other.claim.abandon()
+			l.whenReleased(func() { other.claim.undoLate(context.Background()) })
 		}
 	}
 }
@@ -410,78 +388,32 @@ func (l *Lock) doubt() { l.lk.doubts.note(l.token.text, l.term.TTL()) }
 // requestRelease makes one request to release the lock, and brings along the next
 // one that waits in this process. It reports whether there was something to
 // release.
-func (l *Lock) requestRelease(ctx context.Context, alone bool) (bool, error) {
-	next, ticket, queues := l.lk.lines.bring(l)
-	limit := l.lk.replyLimit(l.term.TTL())
-	request := l.lk.releaseRequest(&l.keys, l.token, "", limit)
-	if ticket != "" {
-		request = l.lk.handOverRequest(&l.keys, l.token, ticket, queues, next.a, limit)
+func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err error) {
+	next, inbox := l.lk.lines.bring(l)
+	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l)}
+	if next != nil {
+		a := next.a
+		try.next = handOver{to: a.claim, inbox: inbox, ticket: a.ticket(inbox), value: a.value(), ttl: a.ttl}
 	}
-	l.claim.keeps(l.minHold())
-	keep(&request, l.minHold())
-	request.Note, request.Alone, request.Departure = l.claim.note(0), alone, (*departing)(l)
-	var c *wire.Call
 	var r releaseReply
-	err := errInterrupted // until there is a result: a hook of the client may panic
+	err = errInterrupted // until there is a result: a hook of the client may panic
 	defer func() {
-		if c == nil {
-			c = interrupted(request)
-		}
-		switch {
-		case next == nil:
-		case ticket == "":
-			l.lk.lines.askHead(l.keys.lock)
-		default:
-			l.lk.tell(ctx, next, c, r, err)
+		if next != nil {
+			l.lk.deliver(ctx, next, r, err)
 		}
 	}()
-	answered, reply, failure := l.lk.conn.Ask(ctx, request)
-	c, err = answered, failure
-	if err == nil {
-		r, err = parseRelease(reply)
-	}
+	r, err = l.claim.release(ctx, try)
 	return r.found, err
 }
 
-// tell the next one what became of it. If it is not there any more, what has been
-// done for it has to be undone.
-func (lk *Locker) tell(ctx context.Context, next *waiter, c *wire.Call, r releaseReply, err error) {
-	left, lock := lk.lines.brought(next, c, r, err)
-	if !left || r.next == nextNone && !wire.MaybeExecuted(err) {
-		return
+// deliver tells the next one what became of it. If it is not there any more, what has been
+// done for it has to be undone, or the one behind it has to ask.
+func (lk *Locker) deliver(ctx context.Context, next *waiter, r releaseReply, err error) {
+	switch left, lock := lk.lines.brought(next, r, err); {
+	case !left:
+	case r.next == nextNone && !wire.MaybeExecuted(err):
+		lk.lines.askHead(next.a.keys.lock)
+	case lock == nil:
+		next.a.claim.undo(ctx)
 	}
-	a := *next.a // its own goroutine may still read the original
-	a.unanswered = append(slices.Clone(a.unanswered), c)
-	if lock == nil {
-		a.undo(ctx)
-	} else {
-		a.settle(lock)
-	}
-}
-
-// releaseRequest releases what token holds, and withdraws the ticket that it may have
-// in the queue, if that is not empty.
-func (lk *Locker) releaseRequest(keys *lockKeys, token lockToken, ticket string, limit time.Duration) wire.Request {
-	retention := lk.fenceRetention(MinTTL)
-	var r wire.Request
-	if ticket == "" {
-		r = releaseScript.Request(limit, keys.all(), token.arg, retention)
-	} else {
-		r = releaseScript.Request(limit, keys.all(), token.arg, retention, ticket)
-	}
-	r.Moving = releaseAlone
-	return r
-}
-
-// handOverRequest releases what token holds, and brings along the ticket of the next
-// one in this process.
-func (lk *Locker) handOverRequest(keys *lockKeys, token lockToken, ticket string, queues bool, next *acquisition, limit time.Duration) wire.Request {
-	lifetime := lk.queueLifetime()
-	if !queues {
-		lifetime = 0 // nobody could be told: not to be queued
-	}
-	r := releaseScript.Request(limit, keys.all(), token.arg, lk.fenceRetention(next.ttl), "",
-		ticket, lifetime, next.valueArg(), milliseconds(next.ttl))
-	r.Moving = releaseAlone
-	return r
 }

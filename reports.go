@@ -19,7 +19,7 @@ const (
 )
 
 // reports brings a Locker's lines to its logger, in the order in which they came, and
-// with them those of its engine and of the nodes of a quorum. The
+// with them those of what it sends requests with. The
 // handler of the logger is code of the caller and may take its time. Nobody waits for it
 // who has something to do: a timer that ends a thousand locks, the first in a line, the
 // listener of an inbox. So one goroutine calls it, which ends when there are no more

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	_ "embed"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -58,15 +59,48 @@ var (
 	handBackScript = wire.NewScript(valueSource, commonSource, recordSource, quorumSource, handBackSource)
 )
 
-// Replies of the scripts. A reply of another shape comes from no server that
-// runs our scripts; it is an error rather than a panic.
+// For each script follow its arguments and its reply. A reply of another shape comes
+// from no server that runs our scripts; it is an error rather than a panic.
+
+// --- acquire.lua -------------------------------------------------------------
+
+type acquireArgs struct {
+	token     lockToken
+	value     any // what the key is to hold: the token and metadata
+	ttl       time.Duration
+	retention any // of the record of the fence, ms
+	ticketing
+	lifetime int64 // of the queue, ms
+}
+
+func (a *acquireArgs) request(limit time.Duration, keys *lockKeys) (r wire.Request) {
+	ttl := milliseconds(a.ttl)
+	if a.ticket == "" {
+		r = acquireScript.Request(limit, keys.all(), a.token.arg, a.value, ttl, a.retention)
+	} else {
+		r = acquireScript.Request(limit, keys.all(), a.token.arg, a.value, ttl, a.retention,
+			a.ticket, a.lifetime, a.place, a.stale)
+	}
+	r.Departure, r.Acknowledged = wire.Unobserved{}, isAcquired
+	return r
+}
+
+// isAcquired tells whether a reply has something that replicas have to acknowledge.
+func isAcquired(reply string) (bool, error) {
+	r, err := parseAcquire(reply)
+	return r.acquired, err
+}
 
 type acquireReply struct {
+	sent     time.Time // before the request was written, on our clock
 	acquired bool
 	fence    int64         // if acquired
 	left     time.Duration // else: of the holder's lease; negative without an end
 	server   int64         // time of the server, us
 	queued   bool          // the ticket stands in the queue
+
+	overtaken bool // nobody waited for the reply: a grant had come, see acquireTry
+	final     bool // of a failure: no time is left for another try
 }
 
 func parseAcquire(reply string) (r acquireReply, err error) {
@@ -85,11 +119,33 @@ func parseAcquire(reply string) (r acquireReply, err error) {
 	return r, wire.Unexpected(reply)
 }
 
+// --- extend.lua --------------------------------------------------------------
+
+type extendArgs struct {
+	token     lockToken
+	ttl       time.Duration
+	retention any  // of the record of the fence, ms
+	grow      bool // never shorten the lease
+}
+
+func (a *extendArgs) request(limit time.Duration, keys *lockKeys) wire.Request {
+	mode := "set"
+	if a.grow {
+		mode = "grow"
+	}
+	return extendScript.Request(limit, keys.all()[:2], a.token.arg, milliseconds(a.ttl), a.retention, mode)
+}
+
 type extendReply struct {
+	sent   time.Time // before the request was written, on our clock
 	held   bool
 	fence  int64
 	free   bool   // nobody holds the lock
 	record string // if free: the last fence, or empty
+
+	// floor is what the lease may yet be cut down to by an earlier request, where that is
+	// known better than by the lock itself; 0: it is not.
+	floor time.Duration
 }
 
 func parseExtend(reply string) (r extendReply, err error) {
@@ -110,6 +166,36 @@ func parseExtend(reply string) (r extendReply, err error) {
 	return extendReply{held: true, fence: n[1]}, nil
 }
 
+// --- release.lua, keep.lua ---------------------------------------------------
+
+type releaseArgs struct {
+	token     lockToken
+	retention any      // of the record of the fence, ms: of the next one, if one is brought along
+	ticket    string   // of the token, to be withdrawn from the queue, or empty
+	next      handOver // nobody, if its ticket is empty
+	lifetime  int64    // of the queue, ms
+	kept      minHold
+}
+
+func (a *releaseArgs) request(limit time.Duration, keys *lockKeys) (r wire.Request) {
+	args := make([]any, 2, 8)
+	args[0], args[1] = a.token.arg, a.retention
+	switch {
+	case a.next.ticket != "":
+		args = append(args, a.ticket, a.next.ticket, a.lifetime, a.next.value, milliseconds(a.next.ttl))
+	case a.ticket != "":
+		args = append(args, a.ticket)
+	}
+	if a.kept.least <= 0 {
+		r = releaseScript.Request(limit, keys.all(), args...)
+		r.Moving = releaseAlone
+		return r
+	}
+	r = keepScript.Request(limit, keys.all(), append(args, a.kept.arg())...)
+	r.Moving = keepAlone
+	return r
+}
+
 // What became of the ticket that a release brought along.
 const (
 	nextNone    = 0 // nothing: the lock is free, or was not the caller's
@@ -119,7 +205,8 @@ const (
 )
 
 type releaseReply struct {
-	found  bool // the key held the token
+	sent   time.Time // before the request was written, on our clock
+	found  bool      // the key held the token
 	next   int64
 	fence  int64         // of the next one, if granted
 	left   time.Duration // lease of the one who has the lock now, if it is another
@@ -146,6 +233,53 @@ func parseRelease(reply string) (r releaseReply, err error) {
 	return releaseReply{found: true, next: n[1], fence: n[2], left: left, server: n[3]}, nil
 }
 
+// --- raise.lua, retake.lua, handback.lua: of a quorum --------------------------
+
+type raiseArgs struct {
+	token     lockToken
+	fence     int64
+	retention any // of the record of the fence, ms
+}
+
+func (a *raiseArgs) request(limit time.Duration, keys *lockKeys) wire.Request {
+	return raiseScript.Request(limit, keys.all()[:2], a.token.arg, a.fence, a.retention)
+}
+
+type retakeArgs struct {
+	token     lockToken
+	value     any // what the key is to hold
+	ttl       time.Duration
+	retention any // of the record of the fence, ms
+	fence     int64
+	record    string // when the node was free, or empty
+}
+
+func (a *retakeArgs) request(limit time.Duration, keys *lockKeys) wire.Request {
+	r := retakeScript.Request(limit, keys.all()[:2],
+		a.token.arg, a.value, milliseconds(a.ttl), a.retention, a.fence, a.record)
+	r.Departure = wire.Unobserved{}
+	return r
+}
+
+type handBackArgs struct {
+	token lockToken
+	bound int64 // the greatest fence that the attempt was given
+}
+
+func (a *handBackArgs) request(limit time.Duration, keys *lockKeys) wire.Request {
+	return handBackScript.Request(limit, keys.all()[:2], a.token.arg, a.bound)
+}
+
+// parseDone reads the reply of these: whether the node has done it.
+func parseDone(reply string) (done bool, err error) {
+	if reply != "0" && reply != "1" {
+		return false, wire.Unexpected(reply)
+	}
+	return reply == "1", nil
+}
+
+// --- inspect.lua -------------------------------------------------------------
+
 type inspectReply struct {
 	left  int64 // ms; -1 without an end, -2 not held
 	fence int64
@@ -163,6 +297,24 @@ func parseInspect(reply string) (r inspectReply, err error) {
 		reply = rest
 	}
 	return inspectReply{left: n[0], fence: n[1], queue: n[2], value: reply}, nil
+}
+
+// --- what a request has left -------------------------------------------------
+
+// leftBy reads what a request that was answered has left in Redis for its token, or for
+// the one whose ticket it carried: something or nothing. If it was an acquisition, at is
+// when it was executed, by the clock of the server, us; else 0.
+func leftBy(c *wire.Call) (something bool, at int64) {
+	if c.Err != nil {
+		return errors.Is(c.Err, ErrNotReplicated), 0
+	}
+	if c.Request.Script == acquireScript {
+		r, err := parseAcquire(c.Reply)
+		return err != nil || r.acquired || r.queued, r.server
+	}
+	var n [4]int64 // the first says whether there is something, and the last of four whether it is queued
+	_, err := integers(c.Reply, n[:])
+	return err != nil || n[0] != 0 || n[3] != 0, 0
 }
 
 // integers reads the numbers of a reply, at least one and at most as many as there

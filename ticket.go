@@ -22,7 +22,7 @@ type ticket struct {
 }
 
 // text is empty for a nil ticket.
-func (t *ticket) text(lk *Locker, keys *lockKeys, token lockToken) string {
+func (t *ticket) text(prefix string, keys *lockKeys, token lockToken) string {
 	if t == nil {
 		return ""
 	}
@@ -30,8 +30,7 @@ func (t *ticket) text(lk *Locker, keys *lockKeys, token lockToken) string {
 	if t.metadata != "" {
 		space = " "
 	}
-	prefix := len(lk.opts.prefix)
-	return fmt.Sprintf("%s %d %d %d %s%s%s", token.text, milliseconds(t.ttl), prefix, len(keys.lock)-prefix, t.inbox, space, t.metadata)
+	return fmt.Sprintf("%s %d %d %d %s%s%s", token.text, milliseconds(t.ttl), len(prefix), len(keys.lock)-len(prefix), t.inbox, space, t.metadata)
 }
 
 // size is about how long the text is.
@@ -40,10 +39,6 @@ func (t *ticket) size() int {
 		return 0
 	}
 	return 100 + len(t.metadata)
-}
-
-func (a *acquisition) ticketFor(inbox string) *ticket {
-	return &ticket{inbox: inbox, ttl: a.ttl, metadata: a.opts.metadata}
 }
 
 // ticket is the text of the one for an inbox.
@@ -55,7 +50,7 @@ func (a *acquisition) ticket(inbox string) string {
 		return a.ready.ticket
 	}
 	t := ticket{inbox: inbox, ttl: a.ttl, metadata: a.opts.metadata}
-	return t.text(a.lk, &a.keys, a.token)
+	return t.text(a.lk.opts.prefix, &a.keys, a.token)
 }
 
 // prepareTicket is for one who joins a line, and so has nothing to do: the release that
@@ -72,6 +67,7 @@ func (a *acquisition) prepareTicket(inbox string) {
 
 // ticketing is what a question says of the queue; nothing if ticket is empty.
 type ticketing struct {
+	inbox  string
 	ticket string
 	place  int64  // to stand at, us; 0: the last
 	stale  string // an earlier ticket, to be withdrawn, or empty

@@ -41,11 +41,15 @@ const (
 // goroutine for each round trip under way, and a timer between them; nothing while there
 // is nothing to undo.
 type undoings struct {
-	lk *Locker
+	conn wire.Conn
+	opts *options
+
+	freed func(key string)   // is told that a lock is free now, as far as known; may be nil
+	ended func(token string) // is told, under the mutex, that Redis does not have a token any more; may be nil
 
 	mu      sync.Mutex
 	byToken map[string]*undoing
-	servers map[string]*cleaner // as engine.home names them
+	servers map[string]*cleaner // as wire.Engine.Home names them
 }
 
 // add begins an undoing, or makes it a part of one that is under way for the token.
@@ -69,10 +73,11 @@ func (us *undoings) enter(u *undoing) (entered *undoing, calls []*wire.Call) {
 	if due.Before(now) {
 		due = now
 	}
+	u.ctx = context.WithoutCancel(u.ctx)
 	u.place, u.pause = nowhere, undoPause
-	u.patience = now.Add(undoBound + u.lifetime(us.lk))
-	u.note()
-	if u.isVoid() {
+	u.patience = now.Add(undoBound + u.lifetime(us.opts))
+	u.update()
+	if u.void() {
 		return u, nil
 	}
 	calls = slices.Clone(u.calls)
@@ -96,8 +101,8 @@ func (us *undoings) callEnded(u *undoing) {
 	if u.over || u.underWay() {
 		return
 	}
-	u.note()
-	if u.isVoid() {
+	u.update()
+	if u.void() {
 		us.finish(u)
 		return
 	}
@@ -124,7 +129,7 @@ func (us *undoings) pushed(token string) {
 
 // schedule sets when u is looked at next, on the server where its lock stands now.
 func (us *undoings) schedule(u *undoing, due time.Time) *cleaner {
-	server, _ := us.lk.conn.Home(u.keys.lock)
+	server, _ := us.conn.Home(u.keys.lock)
 	c := us.servers[server]
 	if c == nil {
 		if us.servers == nil {
@@ -307,13 +312,13 @@ func (c *cleaner) take(now time.Time) *cleaning {
 			continue
 		}
 		heap.Pop(&c.pending)
-		u.note()
-		if u.isVoid() {
+		u.update()
+		if u.void() {
 			c.us.finish(u)
 			continue
 		}
 		u.flying++
-		t.looks = append(t.looks, &undoLook{u: u, kept: u.kept, ticket: u.ticket, version: u.version, last: u.isSettled(), trip: t})
+		t.looks = append(t.looks, &undoLook{u: u, kept: u.kept, ticket: u.ticket, version: u.version, last: u.settled(), trip: t})
 		size += u.ticket.size()
 	}
 	if len(t.looks) == 0 {
@@ -327,9 +332,9 @@ func (c *cleaner) take(now time.Time) *cleaning {
 func (c *cleaner) review(now time.Time) {
 	c.reviewed = now
 	for _, u := range slices.Clone(c.pending) {
-		u.note()
+		u.update()
 		switch {
-		case u.isVoid():
+		case u.void():
 			c.us.finish(u)
 		case u.isLate(now):
 			c.us.rest(u)
@@ -409,12 +414,12 @@ func (t *cleaning) context() (context.Context, context.CancelFunc) {
 // have had the lock, and be gone, when it is executed. (Only a holder knows that the head
 // cannot have it before.) So the head has to ask.
 func (c *cleaner) send(ctx context.Context, t *cleaning) {
-	lk := c.us.lk
+	conn := c.us.conn
 	calls := make([]*wire.Call, len(t.looks))
 	for i, l := range t.looks {
-		calls[i] = wire.NewCall(ctx, l.request(lk))
+		calls[i] = wire.NewCall(ctx, l.request(c.us.opts))
 	}
-	lk.conn.Travel(c.server, slices.Clone(calls)) // it does not keep the order
+	conn.Travel(c.server, slices.Clone(calls)) // it does not keep the order
 	var split []*undoLook
 	var alone []*wire.Call
 	for i, l := range t.looks {
@@ -424,7 +429,7 @@ func (c *cleaner) send(ctx context.Context, t *cleaning) {
 			split, alone = append(split, l), append(alone, wire.NewCall(ctx, instead))
 		}
 	}
-	lk.conn.Travel(c.server, slices.Clone(alone))
+	conn.Travel(c.server, slices.Clone(alone))
 	for i, l := range split {
 		reason := l.err
 		l.answered(alone[i])
@@ -434,10 +439,12 @@ func (c *cleaner) send(ctx context.Context, t *cleaning) {
 	}
 }
 
-func (l *undoLook) request(lk *Locker) wire.Request {
+func (l *undoLook) request(opts *options) wire.Request {
 	u := l.u
-	r := lk.releaseRequest(&u.keys, u.token, l.ticket.text(lk, &u.keys, u.token), undoLimit)
-	keep(&r, l.kept)
+	args := releaseArgs{
+		token: u.token, retention: opts.retention(MinTTL), ticket: l.ticket.text(opts.prefix, &u.keys, u.token), kept: l.kept,
+	}
+	r := args.request(undoLimit, &u.keys)
 	r.Departure = l
 	return r
 }
@@ -458,7 +465,9 @@ func (l *undoLook) answered(c *wire.Call) {
 // arrived ends a round trip.
 func (c *cleaner) arrived(t *cleaning) {
 	for _, key := range c.settle(t) {
-		c.us.lk.lines.askHead(key)
+		if c.us.freed != nil {
+			c.us.freed(key)
+		}
 	}
 }
 
@@ -497,7 +506,9 @@ func (us *undoings) conclude(l *undoLook, now time.Time) {
 	}
 	switch {
 	case l.err == nil && current && l.last:
-		us.lk.doubts.forget(u.token.text)
+		if us.ended != nil {
+			us.ended(u.token.text)
+		}
 		us.finish(u)
 		return
 	case isHopeless(l.err):

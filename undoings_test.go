@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// one is the backend of a Locker on one Redis.
+func (lk *Locker) one() *single { return lk.backend.(*single) }
+
 func (us *undoings) size() (undoings, servers int) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
@@ -27,7 +30,7 @@ func (lk *Locker) orphan(t *testing.T, name string) *undoing {
 	t.Helper()
 	keys, err := lk.keysFor(name)
 	require.NoError(t, err)
-	return &undoing{ctx: t.Context(), keys: keys, token: newLockToken("token of " + name), ttl: time.Hour, stands: true}
+	return &undoing{ctx: t.Context(), keys: keys, token: newLockToken("token of " + name), ttl: time.Hour, traces: traces{stands: true}}
 }
 
 func TestLooksTravelTogether(t *testing.T) {
@@ -37,14 +40,14 @@ func TestLooksTravelTogether(t *testing.T) {
 		for i := range 2*undoTrips*undoBatch + undoTrips {
 			o := lk.orphan(t, fmt.Sprint("n", i))
 			require.NoError(t, r.Set(o.keys.lock, o.token.text))
-			lk.undo(o)
+			lk.one().undoings.add(o)
 		}
 		synctest.Wait()
 		require.Equal(t, undoTrips, undoingGoroutines())
 		time.Sleep(3 * time.Second) // one by one it would be more than 200
 		require.Zero(t, len(r.locks()))
 		synctest.Wait()
-		lk.undoings.requireNone(t)
+		lk.one().undoings.requireNone(t)
 	})
 }
 
@@ -56,13 +59,13 @@ func TestUndoingsOfOneTokenAreJoined(t *testing.T) {
 		for range 100 {
 			o := lk.orphan(t, "a")
 			o.ticket = &ticket{inbox: "inbox", ttl: time.Second}
-			lk.undo(o)
+			lk.one().undoings.add(o)
 		}
-		undoings, _ := lk.undoings.size()
+		undoings, _ := lk.one().undoings.size()
 		require.Equal(t, 1, undoings)
 		time.Sleep(time.Second)
 		require.LessOrEqual(t, r.requests(opRelease), 1+undoTrips)
-		lk.undoings.requireNone(t)
+		lk.one().undoings.requireNone(t)
 	})
 }
 
@@ -72,13 +75,13 @@ func TestDifferentTicketsOfOneTokenAreBothWithdrawn(t *testing.T) {
 		for _, inbox := range []string{"one", "two"} {
 			o := lk.orphan(t, "a")
 			o.ticket = &ticket{inbox: inbox, ttl: time.Second, metadata: "who I am"}
-			_, err := r.ZAdd(o.keys.queue, 1, o.ticket.text(lk, &o.keys, o.token))
+			_, err := r.ZAdd(o.keys.queue, 1, o.ticket.text(lk.opts.prefix, &o.keys, o.token))
 			require.NoError(t, err)
-			lk.undo(o)
+			lk.one().undoings.add(o)
 		}
 		time.Sleep(time.Second)
 		require.Zero(t, len(r.tickets()))
-		lk.undoings.requireNone(t)
+		lk.one().undoings.requireNone(t)
 	})
 }
 
@@ -94,7 +97,7 @@ func TestRequestsThatWereNotSentAreNotUndone(t *testing.T) {
 			cancel()
 		}
 		time.Sleep(10 * time.Second)
-		lk.undoings.requireNone(t)
+		lk.one().undoings.requireNone(t)
 		require.Zero(t, r.requests(opRelease))
 	})
 }
@@ -104,9 +107,9 @@ func TestUndoingEndsWhereNothingOfItCanBe(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
 		r.answerWith(func(string) string { return "WRONGTYPE Operation against a key holding the wrong kind of value" })
-		lk.undo(lk.orphan(t, "a"))
+		lk.one().undoings.add(lk.orphan(t, "a"))
 		synctest.Wait()
-		lk.undoings.requireNone(t)
+		lk.one().undoings.requireNone(t)
 	})
 }
 
@@ -183,11 +186,11 @@ func TestUndoingEndsWithTheLeaseIfRedisNeverComesBack(t *testing.T) {
 		r.net.down()
 		o := lk.orphan(t, "a")
 		o.ttl = time.Minute
-		lk.undo(o)
+		lk.one().undoings.add(o)
 		time.Sleep(time.Minute)
-		undoings, _ := lk.undoings.size()
+		undoings, _ := lk.one().undoings.size()
 		require.Equal(t, 1, undoings)
 		time.Sleep(undoBound + 5*time.Second)
-		lk.undoings.requireNone(t)
+		lk.one().undoings.requireNone(t)
 	})
 }

@@ -28,7 +28,7 @@ func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 			lock.least = 0
 			lock.startRelease(ctx, closed)
 		default:
-			a.undo(ctx)
+			a.claim.undo(ctx)
 		}
 	}()
 	return w.run(ctx)
@@ -87,48 +87,38 @@ func (w *waiter) lockOf(g grant) *Lock {
 // arrives before the reply is taken, and the reply left to the background. The
 // outcome has an error only if the waiting is over.
 func (w *waiter) ask(ctx context.Context) outcome {
-	r, expecting := w.question()
-	if !expecting {
-		c, reply, err := w.a.lk.conn.Ask(ctx, r)
-		return w.answered(ctx, c, reply, err)
+	t, expecting := w.a.lk.lines.begin(w)
+	try := acquireTry{ticketing: t, alone: w.apart} // only w's own goroutine writes that
+	if expecting {
+		return w.askUnlessGranted(ctx, try)
 	}
-	bounded, cancel := context.WithTimeout(ctx, r.Limit)
-	defer cancel()
-	c := w.a.lk.conn.Start(bounded, r)
-	for waiting := true; waiting; {
-		select {
-		case <-w.wake:
-			if g := w.a.lk.lines.take(w); g != nil {
-				w.a.doubt(c)
-				return w.accept(*g)
-			}
-		case <-c.Done:
-			waiting = false
-		case <-bounded.Done():
-			waiting = false
-		}
-	}
-	reply, err := w.a.lk.conn.Result(ctx, bounded, c)
-	return w.answered(ctx, c, reply, err)
+	r, err := w.a.claim.acquire(ctx, try)
+	return w.answered(ctx, r, err)
 }
 
-func (w *waiter) answered(ctx context.Context, c *wire.Call, reply string, err error) outcome {
-	out := w.a.outcome(c, reply, err)
+// askUnlessGranted is a function of its own since its closure costs an allocation.
+func (w *waiter) askUnlessGranted(ctx context.Context, try acquireTry) outcome {
+	var g *grant
+	try.wake = w.wake
+	try.enough = func() bool {
+		g = w.a.lk.lines.take(w)
+		return g != nil
+	}
+	r, err := w.a.claim.acquire(ctx, try)
+	if r.overtaken {
+		return w.accept(*g)
+	}
+	return w.answered(ctx, r, err)
+}
+
+func (w *waiter) answered(ctx context.Context, r acquireReply, err error) outcome {
+	out := w.a.outcome(r, err)
 	out.err = wire.Ended(ctx, out.err)
 	if ctx.Err() == nil {
-		out.err = w.a.lk.lines.learned(w, c, out)
+		out.err = w.a.lk.lines.learned(w, r.sent, out)
 		w.warnOfOutage()
 	}
 	return out
-}
-
-// question is what w asks. It expects a grant meanwhile unless it is the first to
-// ask for a lock that, as far as known, nobody holds.
-func (w *waiter) question() (r wire.Request, expecting bool) {
-	t, expecting := w.a.lk.lines.begin(w)
-	r = w.a.request(t)
-	r.Alone = w.apart // only w's own goroutine writes that
-	return r, expecting
 }
 
 // warnOfOutage logs one line for each time that Redis fails while we wait.

@@ -64,25 +64,22 @@ func (l *Lock) untilRenewal(failures *wire.Backoff) time.Duration {
 // attempt if the reply is lost.
 func (l *Lock) renew(ctx context.Context) error {
 	renewal := l.term.BeginRenewal()
-	r := l.extendRequest(renewal.TTL, "grow")
-	r.Limit = min(r.Limit, renewal.TTL/3, renewal.Remaining)
-	if r.Limit <= 0 {
+	limit := min(renewal.TTL/3, renewal.Remaining)
+	if limit <= 0 {
 		l.checkLease() // it is over, perhaps by the wall clock alone, and the timer far off
 		return nil
 	}
-	c, reply, err := l.lk.conn.Ask(ctx, r)
+	r, err := l.claim.extend(ctx, extendTry{ttl: renewal.TTL, grow: true, limit: limit})
 	if ctx.Err() != nil {
 		return nil // whatever came of it, it says nothing about a lock that is being released
 	}
-	var extended extendReply
 	if err == nil {
-		l.adoptFloor(c)
-		extended, err = parseExtend(reply)
+		l.adoptFloor(r)
+		if !r.held {
+			l.lose("the key does not hold its token any more")
+			return nil
+		}
 	}
-	if err == nil && !extended.held {
-		l.lose("the key does not hold its token any more")
-		return nil
-	}
-	l.term.Renewed(renewal, c.Sent, err)
+	l.term.Renewed(renewal, r.sent, err)
 	return err
 }

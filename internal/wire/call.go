@@ -14,9 +14,8 @@ type Call struct {
 	Sent    time.Time // before anything was written: leases are counted from here
 
 	Done  <-chan struct{}
-	Reply string // Reply, Err and Note are set when Done is closed
+	Reply string // Reply and Err are set when Done is closed
 	Err   error
-	Note  any // of an engine outside of this package
 
 	finished chan struct{} // is Done; nil if nobody can wait for it
 	over     atomic.Bool   // Reply and Err are set, or about to be

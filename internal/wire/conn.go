@@ -27,20 +27,37 @@ func (conn Conn) ask(ctx context.Context, r Request) (*Call, string, error) {
 		c := conn.Do(ctx, r)
 		return c, c.Reply, conn.plainError(ctx, c.Err, c)
 	}
+	return conn.AskUnless(ctx, r, nil, nil)
+}
+
+// ErrLeft says that nobody waits for a reply any more, see AskUnless.
+var ErrLeft error = &failure{text: "the reply was not waited for", executed: true, transient: true, outage: true}
+
+// AskUnless is Ask, but leaves the request to the background, with ErrLeft, as soon as
+// enough says so. It is called after each value of wake.
+func (conn Conn) AskUnless(ctx context.Context, r Request, wake <-chan struct{}, enough func() bool) (*Call, string, error) {
 	bounded, cancel := context.WithTimeout(ctx, r.Limit)
 	defer cancel() // also frees a command that still waits for a connection
 	c := conn.Start(bounded, r)
-	select {
-	case <-c.Done:
-	case <-bounded.Done():
+	for waiting := true; waiting; {
+		select {
+		case <-wake:
+			if enough() {
+				return c, "", ErrLeft
+			}
+		case <-c.Done:
+			waiting = false
+		case <-bounded.Done():
+			waiting = false
+		}
 	}
-	reply, err := conn.Result(ctx, bounded, c)
+	reply, err := conn.result(ctx, bounded, c)
 	return c, reply, err
 }
 
-// Result is what a call came to for one who waited until it was done or bounded
+// result is what a call came to for one who waited until it was done or bounded
 // ended. A reply counts, also if ctx ended meanwhile.
-func (conn Conn) Result(ctx, bounded context.Context, c *Call) (string, error) {
+func (conn Conn) result(ctx, bounded context.Context, c *Call) (string, error) {
 	select {
 	case <-c.Done:
 		return c.Reply, conn.plainError(ctx, c.Err, c)

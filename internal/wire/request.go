@@ -26,8 +26,6 @@ type Request struct {
 	// TRYAGAIN as long as some of its keys exist on one node and others do not. It has the
 	// same arguments, but the first key alone. It is nil for a request that has to wait.
 	Moving *Script
-	// Note is for an engine outside of this package.
-	Note any
 
 	progress *atomic.Int32 // of its call; nil until it has one
 }
@@ -66,7 +64,7 @@ func (r *Request) WhileMoving(err error) (instead Request, possible bool) {
 		return Request{}, false
 	}
 	instead = r.Moving.Request(r.Limit, r.Keys()[:1], r.Args()...)
-	instead.Note, instead.Departure = r.Note, r.Departure
+	instead.Departure = r.Departure
 	return instead, true
 }
 

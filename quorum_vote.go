@@ -3,7 +3,6 @@ package redislock
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,41 +10,54 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// ballot is one request of a quorum, from the first vote to the result.
-type ballot struct {
+// quorumRequest is one request of a quorum, from the first vote to the result.
+type quorumRequest struct {
 	q     *quorum
 	ctx   context.Context // of who asks; when it ends, nobody waits for the result
-	r     wire.Request
-	claim *claim
-	ttl   time.Duration // that is asked for; 0: none
-	limit time.Duration // for each node
-	end   time.Time     // of all phases together, as long as nodes are silent
-	round *round        // of the first phase
+	claim *quorumClaim    // nil if nothing is asked for
+	ttl   time.Duration   // that is asked for; 0: none
+	limit time.Duration   // for each node
+	end   time.Time       // of all phases together, as long as nodes are silent
+	round *round          // of the first phase
 
-	attempt  int            // of an acquisition: its number
-	doubtful [][]*wire.Call // of a release: what may take a node yet
-
-	floor time.Duration // see call
-	after func()        // what remains to be done when the caller has the result
+	attempt int    // of an acquisition: its number
+	after   func() // what remains to be done when the caller has the result
 }
 
-// open sends the requests of the first phase, and does not block.
-func (q *quorum) open(ctx context.Context, r wire.Request) *ballot {
-	note, _ := r.Note.(claimNote)
-	b := &ballot{q: q, ctx: ctx, r: r, claim: note.claim, ttl: note.ttl, limit: nodeLimit(ctx, q.nodeTimeout(note.ttl))}
-	b.end = time.Now().Add(2 * b.limit)
-	switch r.Script {
-	case acquireScript:
-		b.limit, b.end = b.claim.budget(b.limit, b.end)
-		b.round, b.attempt = b.claim.attempt(ctx, b.limit, r)
-	case extendScript:
-		b.round = b.claim.extend(ctx, b.limit, r)
-	case releaseScript, keepScript:
-		b.round, b.doubtful = b.claim.release(ctx, b.limit, r)
-	default:
-		b.round = q.send(ctx, b.limit, r, q.all())
+func (q *quorum) request(ctx context.Context, c *quorumClaim, ttl time.Duration) *quorumRequest {
+	limit := nodeLimit(ctx, q.nodeTimeout(ttl))
+	return &quorumRequest{q: q, ctx: ctx, claim: c, ttl: ttl, limit: limit, end: time.Now().Add(2 * limit)}
+}
+
+// awaitAnswer has a request decided, and waits for that until ctx ends. It is decided in a
+// goroutine of its own, since it goes on when its caller has left.
+func awaitAnswer[R any](ctx context.Context, b *quorumRequest, decide func() (R, error)) (reply R, err error) {
+	type result struct {
+		reply R
+		err   error
 	}
-	return b
+	decided := make(chan result, 1)
+	go func() {
+		reply, err := decide()
+		decided <- result{reply, err}
+		if b.after != nil {
+			b.after()
+		}
+	}()
+	var got result
+	select {
+	case got = <-decided:
+	case <-ctx.Done():
+		select {
+		case got = <-decided: // a reply counts, even if ctx has ended meanwhile
+		default:
+			return reply, wire.ContextError(ctx)
+		}
+	}
+	if wire.IsContextError(got.err) && ctx.Err() != nil {
+		return reply, wire.ContextError(ctx)
+	}
+	return got.reply, got.err
 }
 
 // nodeLimit leaves time, before ctx ends, to say which nodes have not answered.
@@ -56,29 +68,17 @@ func nodeLimit(ctx context.Context, limit time.Duration) time.Duration {
 	return max(limit, time.Millisecond)
 }
 
-func (b *ballot) decide() (string, error) {
-	switch b.r.Script {
-	case acquireScript:
-		return b.acquire()
-	case extendScript:
-		return b.extend()
-	case releaseScript, keepScript:
-		return b.release()
-	}
-	return b.inspect()
-}
-
 // judge reads the vote of a node from its reply.
 type judge func(node int, reply string) (vote, error)
 
 // count takes votes until they decide, or no more come.
-func (b *ballot) count(judge judge) *tally {
+func (b *quorumRequest) count(judge judge) *tally {
 	t := newTally(b.q, b.round, b.limit)
 	b.countUntil(t.decided, t, judge)
 	return t
 }
 
-func (b *ballot) countUntil(enough func() bool, t *tally, judge judge) {
+func (b *quorumRequest) countUntil(enough func() bool, t *tally, judge judge) {
 	for !enough() {
 		node, ok := b.round.next(b.ctx)
 		if !ok {
@@ -94,7 +94,7 @@ func (b *ballot) countUntil(enough func() bool, t *tally, judge judge) {
 }
 
 // undecided is why there is no result.
-func (b *ballot) undecided(t *tally) error {
+func (b *quorumRequest) undecided(t *tally) error {
 	if b.ctx.Err() != nil {
 		return b.ctx.Err()
 	}
@@ -126,7 +126,7 @@ func (g *grants) judge(node int, reply string) (vote, error) {
 
 // acquire is decided by the nodes that grant their vote, and then by those that hold
 // the fence.
-func (b *ballot) acquire() (string, error) {
+func (b *quorumRequest) acquire() (acquireReply, error) {
 	g := &grants{fences: make(map[int]int64)}
 	t := newTally(b.q, b.round, b.limit)
 	b.countUntil(func() bool { return t.won() || !t.canWin() }, t, g.judge)
@@ -134,18 +134,18 @@ func (b *ballot) acquire() (string, error) {
 	if t.won() {
 		var fence int64
 		if fence, err = b.writeBack(g.fences); err == nil {
-			b.claim.settle(fence)
-			return fmt.Sprintf("%d %d", fence, g.server), nil
+			b.claim.setFence(fence)
+			return acquireReply{acquired: true, fence: fence, server: g.server}, nil
 		}
 	}
 	if b.ctx.Err() != nil {
-		return "", b.ctx.Err() // who has left undoes everything
+		return acquireReply{}, b.ctx.Err() // everything is undone by the caller
 	}
 	return b.fail(t, g, err)
 }
 
 // fail hands back what the attempt was granted in vain, and finds out what to say.
-func (b *ballot) fail(t *tally, g *grants, err error) (string, error) {
+func (b *quorumRequest) fail(t *tally, g *grants, err error) (r acquireReply, failure error) {
 	first := b.handBack(g)
 	if err == nil {
 		b.countUntil(t.decided, t, g.judge)
@@ -155,34 +155,30 @@ func (b *ballot) fail(t *tally, g *grants, err error) (string, error) {
 	b.after = b.handBackLate
 	switch {
 	case b.ctx.Err() != nil:
-		return "", b.ctx.Err()
+		return r, b.ctx.Err()
 	case err != nil:
-		return "", err
+		return r, err
 	case t.lost():
-		return fmt.Sprintf("0 %d %d 0", g.left(b.q.majority()-t.yes), g.server), nil
+		return acquireReply{left: g.left(b.q.majority() - t.yes), server: g.server}, nil
 	}
-	return "", t.failure()
+	return r, t.failure()
 }
 
-// left is when asking again may be worthwhile, in ms: once so many of the leases have
-// ended as are missing for a majority.
-func (g *grants) left(missing int) int64 {
+// left is when asking again may be worthwhile: once so many of the leases have ended as are
+// missing for a majority.
+func (g *grants) left(missing int) time.Duration {
 	slices.SortFunc(g.leases, func(a, b time.Duration) int {
 		if a < 0 || b < 0 { // without an end: the last
 			return cmp.Compare(b, a)
 		}
 		return cmp.Compare(a, b)
 	})
-	last := g.leases[min(missing, len(g.leases))-1]
-	if last < 0 {
-		return -1
-	}
-	return last.Milliseconds()
+	return g.leases[min(missing, len(g.leases))-1]
 }
 
 // writeBack makes the greatest of the fences the record of a majority. A node counts if
 // the token still stands there.
-func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
+func (b *quorumRequest) writeBack(fences map[int]int64) (fence int64, err error) {
 	for _, f := range fences {
 		fence = max(fence, f)
 	}
@@ -197,8 +193,8 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 		return fence, nil
 	}
 	limit := b.rest()
-	retention := b.q.nodes[0].lk.fenceRetention(b.ttl)
-	ro := b.q.send(b.ctx, limit, raiseScript.Request(limit, b.r.Keys()[:2], b.claim.token.arg, fence, retention), below)
+	args := raiseArgs{token: b.claim.token, fence: fence, retention: b.q.opts.retention(b.ttl)}
+	ro := b.q.send(b.ctx, limit, args.request(limit, &b.claim.keys), below)
 	t := newTally(b.q, ro, limit)
 	t.yes = len(fences) - len(below)
 	for !t.won() && t.canWin() {
@@ -208,12 +204,11 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 		}
 		c := ro.calls[node]
 		v, err := voteNo, c.Err
-		switch {
-		case err != nil || c.Reply == "0":
-		case c.Reply == "1":
-			v = voteYes
-		default:
-			err = wire.Unexpected(c.Reply)
+		if err == nil {
+			var done bool
+			if done, err = parseDone(c.Reply); done {
+				v = voteYes
+			}
 		}
 		t.add(node, v, err)
 	}
@@ -224,13 +219,13 @@ func (b *ballot) writeBack(fences map[int]int64) (fence int64, err error) {
 }
 
 // rest is how long the nodes have for a further phase.
-func (b *ballot) rest() time.Duration {
+func (b *quorumRequest) rest() time.Duration {
 	return max(min(b.limit, time.Until(b.end)), time.Millisecond)
 }
 
 // handBack gives back what an attempt was granted, as far as it is known. It is waited
 // for: else two that have failed would be in each other's way.
-func (b *ballot) handBack(g *grants) *round {
+func (b *quorumRequest) handBack(g *grants) *round {
 	var nodes []int
 	var bound int64
 	for node, fence := range g.fences {
@@ -242,7 +237,7 @@ func (b *ballot) handBack(g *grants) *round {
 }
 
 // await waits for a hand-back: not for long, since it does no harm when it is late.
-func (b *ballot) await(ro *round) {
+func (b *quorumRequest) await(ro *round) {
 	if ro == nil {
 		return
 	}
@@ -253,14 +248,18 @@ func (b *ballot) await(ro *round) {
 		if !ok {
 			return
 		}
-		if c := ro.calls[node]; c.Err == nil && c.Reply == "1" { // else the token may stand there
+		c := ro.calls[node]
+		if c.Err != nil {
+			continue // the token may stand there
+		}
+		if done, err := parseDone(c.Reply); done && err == nil {
 			b.claim.freed(node)
 		}
 	}
 }
 
 // handBackLate does the same for the nodes that answer when the attempt is decided.
-func (b *ballot) handBackLate() {
+func (b *quorumRequest) handBackLate() {
 	for {
 		node, ok := b.round.next(context.WithoutCancel(b.ctx))
 		if !ok {
@@ -277,12 +276,9 @@ func (b *ballot) handBackLate() {
 
 // extend succeeds if a majority still holds the token. A node where the lock is free
 // does not count, although it could be taken: that it is free can mean that somebody
-// else had it, together with others, and has released it. Who takes it then never hears
-// that there was another holder.
-func (b *ballot) extend() (string, error) {
-	if b.round == nil {
-		return "0", nil // a release has begun, and may yet be executed
-	}
+// else had it, together with others, and has released it. A holder that takes it then never
+// hears of the other one.
+func (b *quorumRequest) extend(try extendTry) (r extendReply, failure error) {
 	fences, free := make(map[int]int64), make(map[int]string)
 	judge := func(node int, reply string) (vote, error) {
 		r, err := parseExtend(reply)
@@ -300,42 +296,36 @@ func (b *ballot) extend() (string, error) {
 	t := b.count(judge)
 	switch {
 	case t.lost():
-		return "0", nil
+		return r, nil
 	case !t.won():
-		return "", b.undecided(t)
+		return r, b.undecided(t)
 	}
-	b.floor = b.claim.floor(t.voted(voteYes))
-	fence, err := b.fence(fences)
+	floor := b.claim.floor(t.voted(voteYes))
+	fence, err := b.fence(try, fences)
 	if err != nil {
-		return "", err
+		return r, err
 	}
 	b.after = func() { b.repair(judge, free) }
-	return fmt.Sprintf("1 %d", fence), nil
-}
-
-// mode is the last argument of an extension.
-func mode(r *wire.Request) any {
-	args := r.Args()
-	return args[len(args)-1]
+	return extendReply{held: true, fence: fence, floor: floor}, nil
 }
 
 // fence is that of the lock that was extended. Of one that was acquired elsewhere it is
 // not known: it is at most the greatest record, which is made that of a majority.
-func (b *ballot) fence(fences map[int]int64) (int64, error) {
-	fence := b.claim.settled()
-	if fence > 0 || mode(&b.r) != "set" {
+func (b *quorumRequest) fence(try extendTry, fences map[int]int64) (int64, error) {
+	fence := b.claim.knownFence()
+	if fence > 0 || try.grow {
 		return fence, nil
 	}
 	fence, err := b.writeBack(fences)
 	if err == nil {
-		b.claim.settle(fence)
+		b.claim.setFence(fence)
 	}
 	return fence, err
 }
 
 // repair takes the lock on the nodes that turn out to be free. The lock is held without
 // them, so nobody waits for it.
-func (b *ballot) repair(judge judge, free map[int]string) {
+func (b *quorumRequest) repair(judge judge, free map[int]string) {
 	b.countLate(judge)
 	for node, record := range free {
 		b.claim.retake(context.WithoutCancel(b.ctx), node, record, b.ttl)
@@ -343,7 +333,7 @@ func (b *ballot) repair(judge judge, free map[int]string) {
 }
 
 // countLate has the judge take note of the nodes that answer when all is decided.
-func (b *ballot) countLate(judge judge) {
+func (b *quorumRequest) countLate(judge judge) {
 	for {
 		node, ok := b.round.next(context.WithoutCancel(b.ctx))
 		if !ok {
@@ -360,7 +350,7 @@ func (b *ballot) countLate(judge judge) {
 // release succeeds if a majority had the token. If an earlier try has freed a part of
 // the nodes, its error says that it may have been executed, and its caller takes that
 // into account.
-func (b *ballot) release() (string, error) {
+func (b *quorumRequest) release(before []traces) (releaseReply, error) {
 	answered := make([]bool, len(b.q.nodes))
 	judge := func(node int, reply string) (vote, error) {
 		r, err := parseRelease(reply)
@@ -375,33 +365,40 @@ func (b *ballot) release() (string, error) {
 		return voteNo, nil
 	}
 	t := b.count(judge)
-	b.after = func() { b.sweep(judge, answered) }
-	switch {
-	case t.won():
-		return wire.ReplyDone, nil
-	case t.lost():
-		return "0", nil
+	b.after = func() { b.sweep(judge, before, answered) }
+	if t.won() || t.lost() {
+		return releaseReply{found: t.won()}, nil
 	}
-	return "", b.undecided(t)
+	return releaseReply{}, b.undecided(t)
 }
 
 // sweep looks after the nodes that have not answered, and those that a request may take
 // which was sent before the release and is executed after it.
-func (b *ballot) sweep(judge judge, answered []bool) {
+func (b *quorumRequest) sweep(judge judge, before []traces, answered []bool) {
 	b.countLate(judge)
-	for node, doubtful := range b.doubtful {
-		stands := !answered[node] && b.claim.holds(node)
-		if len(doubtful) > 0 || stands {
-			b.claim.undoNode(b.ctx, node, stands, doubtful)
+	for node, t := range before {
+		t.stands = !answered[node] && b.claim.holds(node)
+		if !t.void() {
+			b.claim.undoNode(b.ctx, node, t)
 		}
 	}
 }
 
 // --- inspecting --------------------------------------------------------------
 
-// inspect tells what a majority agrees on.
-func (b *ballot) inspect() (string, error) {
-	seen := &sightings{q: b.q, by: make(map[string][]inspectReply)}
+// inspect reads what a majority agrees on.
+func (q *quorum) inspect(ctx context.Context, keys []any) (reply inspectReply, err error) {
+	err = wire.Repeat(ctx, func(bool) (enough bool, err error) {
+		r := q.request(ctx, nil, 0)
+		r.round = q.send(ctx, r.limit, inspectScript.Request(r.limit, keys), q.all())
+		reply, err = awaitAnswer(ctx, r, r.inspect)
+		return false, err
+	})
+	return reply, wire.Ended(ctx, err)
+}
+
+func (b *quorumRequest) inspect() (inspectReply, error) {
+	seen := &inspectVotes{q: b.q, by: make(map[string][]inspectReply)}
 	t := newTally(b.q, b.round, b.limit)
 	for !seen.decided(b.round.pending + len(t.voted(noAnswer))) {
 		node, ok := b.round.next(b.ctx)
@@ -419,22 +416,22 @@ func (b *ballot) inspect() (string, error) {
 		t.add(node, voteYes, err)
 	}
 	if holder := seen.holder(); holder != nil {
-		return fmt.Sprintf("%d %d 0 %s", holder.left, seen.fence, holder.value), nil
+		return inspectReply{left: holder.left, fence: seen.fence, value: holder.value}, nil
 	}
 	if seen.decided(len(b.q.nodes) - t.yes) {
-		return fmt.Sprintf("-2 %d 0 ", seen.fence), nil
+		return inspectReply{left: -2, fence: seen.fence}, nil
 	}
-	return "", b.undecided(t)
+	return inspectReply{}, b.undecided(t)
 }
 
-// sightings are what nodes say of one lock.
-type sightings struct {
+// inspectVotes are what nodes say of one lock.
+type inspectVotes struct {
 	q     *quorum
 	by    map[string][]inspectReply // by token and a space; empty: free
 	fence int64
 }
 
-func (s *sightings) add(r inspectReply) {
+func (s *inspectVotes) add(r inspectReply) {
 	holder := ""
 	if r.left != -2 { // the value may be empty all the same
 		token, _, _ := strings.Cut(r.value, " ")
@@ -446,7 +443,7 @@ func (s *sightings) add(r inspectReply) {
 
 // holder is what a majority holds, or nil. Its lease is that of the majority that lasts
 // longest.
-func (s *sightings) holder() *inspectReply {
+func (s *inspectVotes) holder() *inspectReply {
 	for holder, replies := range s.by {
 		if holder == "" || len(replies) < s.q.majority() {
 			continue
@@ -464,7 +461,7 @@ func (s *sightings) holder() *inspectReply {
 
 // decided tells whether there is a holder, or cannot be one, whatever the others say.
 // A majority has to be heard for that: else the fence is not known.
-func (s *sightings) decided(others int) bool {
+func (s *inspectVotes) decided(others int) bool {
 	if len(s.q.nodes)-others < s.q.majority() {
 		return false
 	}
