@@ -60,13 +60,15 @@ type outcome struct {
 	server int64         // time of the server, us
 	queued bool          // our ticket stands in the queue
 	err    error
+
+	opposed bool // of a failure: somebody else has a part of the servers
 }
 
 // outcome makes a lock of a reply that grants it.
 func (a *acquisition) outcome(r acquireReply, err error) outcome {
 	switch {
 	case err != nil:
-		return outcome{err: err}
+		return outcome{err: err, opposed: r.opposed}
 	case !r.acquired:
 		return outcome{left: r.left, server: r.server, queued: r.queued}
 	}

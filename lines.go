@@ -569,7 +569,7 @@ func (ls *lines) learned(w *waiter, sent time.Time, out outcome) error {
 		if wire.IsOutage(out.err) && !errors.Is(out.err, net.ErrClosed) { // by the caller: its client says so next
 			l.outage, l.sufferer = out.err, w
 		}
-		if partlyHeld(out.err) {
+		if out.opposed {
 			l.contended = true // nodes that are down are waited out, as the holder is
 		}
 		if err := w.verdict(out.err); err != nil {

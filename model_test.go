@@ -92,7 +92,7 @@ type due uint8
 const (
 	never  due = iota
 	atOnce     // also: after a short pause
-	poll       // at the end of the lease it was told of, at the latest after a poll interval
+	polls      // at the end of the lease it was told of, at the latest after a poll interval
 )
 
 type grantState uint8
@@ -450,7 +450,7 @@ func (m *model) join(s *state, t token) {
 
 func (m *model) promote(s *state, t token) {
 	if m.proc(s, t).holder != 0 {
-		s.askIn(t, poll)
+		s.askIn(t, polls)
 	} else {
 		s.askIn(t, atOnce)
 	}
@@ -579,7 +579,7 @@ func (m *model) brought(s *state, t token, r messageState, failed bool) {
 		w.grant(r.late)
 	case r.res == inQueue:
 		m.enqueued(s, t, r)
-		m.restIn(s, t, poll)
+		m.restIn(s, t, polls)
 	default:
 		s.askIn(t, atOnce)
 	}
@@ -655,7 +655,7 @@ func (m *model) learned(s *state, r messageState) {
 		s.askIn(r.tok, atOnce)
 	case inQueue:
 		m.enqueued(s, r.tok, r)
-		m.restIn(s, r.tok, poll)
+		m.restIn(s, r.tok, polls)
 	default:
 		w.reg, w.regN, m.proc(s, r.tok).place = unregistered, 0, 0
 		s.askIn(r.tok, atOnce)
@@ -935,7 +935,7 @@ func (m *model) waiterEvents(s *state, t token, busy bool, out []event) []event 
 	case waiting:
 		add(w.grants != noGrant, opTake)
 		add(!w.asking && w.due == atOnce, opAsk)
-		add(!w.asking && w.due == poll && (!busy || s.budget.polls > 0) && !(m.flaws.noPoll && w.reg == registered), opPoll)
+		add(!w.asking && w.due == polls && (!busy || s.budget.polls > 0) && !(m.flaws.noPoll && w.reg == registered), opPoll)
 		add(s.budget.cancels > 0, opCancel)
 	case undecided:
 		add(true, opFinish)

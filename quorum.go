@@ -7,11 +7,10 @@ package redislock
 // robustly in message-passing systems"): read the greatest from a majority, and write
 // it to a majority before anybody relies on it.
 //
-//	quorum.go        which nodes there are, a request to many of them
+//	quorum.go        which servers there are
 //	quorum_claim.go  what one token has, or may yet get, on each node
 //	quorum_vote.go   one request of the quorum, from the first vote to the result
-//	identity.go      which nodes are the same server
-//	health.go        which nodes are silent
+//	internal/poll    a request made of many servers at once; which are silent, or one
 //
 // # Fences
 //
@@ -44,15 +43,14 @@ package redislock
 // Then they are looked after for as long as any undoing.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/e2e3f2a3/redislock/internal/poll"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -118,13 +116,15 @@ func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 		return nil, errors.New("redislock: NewQuorum: WithReplicas is for one primary; the servers of a quorum need no replicas")
 	}
 	q := &quorum{opts: o}
-	for i, client := range clients {
+	var servers []poll.Server
+	for _, client := range clients {
 		d, _ := deploymentOf(client) // checked before
 		s := newSingle(d.engine(client, o), o)
-		q.nodes = append(q.nodes, &node{q: q, index: i, addr: addrOf(client), client: client, conn: s.conn})
+		servers = append(servers, poll.Server{Addr: addrOf(client), Client: client, Conn: s.conn})
 		q.undoings = append(q.undoings, &s.undoings)
 	}
-	if err := q.identify(); err != nil {
+	q.nodes = poll.New(servers, o.reports)
+	if err := q.nodes.Identify(); err != nil {
 		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
 	}
 	return newLocker(q, false, o), nil
@@ -160,22 +160,8 @@ func checkClients(clients []Client) error {
 // takes the answer that has the votes of the majority.
 type quorum struct {
 	opts     *options
-	nodes    []*node
+	nodes    *poll.Nodes
 	undoings []*undoings // by node
-	servers  servers
-}
-
-// node is one server.
-type node struct {
-	q     *quorum
-	index int
-	addr  string
-
-	client Client
-	conn   wire.Conn
-
-	health  health
-	trouble atomic.Pointer[error] // of its last request, if it says more than that time was up
 }
 
 // addrOf is for error texts.
@@ -185,17 +171,6 @@ func addrOf(client Client) string {
 	}
 	return ""
 }
-
-func (n *node) String() string {
-	if n.addr == "" {
-		return fmt.Sprintf("node %d", n.index+1)
-	}
-	return fmt.Sprintf("node %d (%s)", n.index+1, n.addr)
-}
-
-// majority is how many nodes make a quorum. Of all that are configured: those that
-// cannot be reached may have granted the lock to somebody else.
-func (q *quorum) majority() int { return len(q.nodes)/2 + 1 }
 
 // nodeTimeout is how long a node may take for a request about a lock with this TTL; 0:
 // one that asks for no lease, and so is not late when a lease is over.
@@ -214,128 +189,3 @@ func (q *quorum) home(string) (addr string, on wire.Subscriber) { return "", nil
 
 // pushed does nothing, therefore.
 func (q *quorum) pushed(string) {}
-
-// round is one request made of several nodes at the same time.
-type round struct {
-	ctx     context.Context // ends when the nodes' time is over, or all have answered
-	cancel  context.CancelFunc
-	calls   []*wire.Call // by node; nil: it was not asked
-	answers chan int     // the nodes that have answered
-	pending int          // how many have not been taken from answers
-}
-
-// send makes a request of some nodes. It does not block. That the caller leaves does
-// not end it: most of the nodes would answer in a moment, and it is good to know what.
-func (q *quorum) send(ctx context.Context, limit time.Duration, r wire.Request, to []int) *round {
-	return q.sendEach(ctx, limit, to, func(int) wire.Request { return r })
-}
-
-// sendEach is send with a request for each node.
-func (q *quorum) sendEach(ctx context.Context, limit time.Duration, to []int, r func(node int) wire.Request) *round {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	ro := &round{ctx: ctx, cancel: cancel, calls: make([]*wire.Call, len(q.nodes)), answers: make(chan int, len(to)), pending: len(to)}
-	left := new(atomic.Int32)
-	left.Store(int32(len(to)))
-	for _, i := range to {
-		ro.calls[i] = q.nodes[i].start(ctx, limit, r(i), func() {
-			ro.answers <- i
-			if left.Add(-1) == 0 {
-				ro.cancel()
-			}
-		})
-	}
-	return ro
-}
-
-func (q *quorum) all() []int {
-	all := make([]int, len(q.nodes))
-	for i := range all {
-		all[i] = i
-	}
-	return all
-}
-
-// start makes a request of one node, and calls answered when the call is done.
-func (n *node) start(ctx context.Context, limit time.Duration, r wire.Request, answered func()) *wire.Call {
-	c := wire.NewCall(ctx, r)
-	if silent, ok := n.health.ask(limit); !ok {
-		c.Finish("", silentFor(silent))
-		answered()
-		return c
-	}
-	c.WillFinish()
-	go func() {
-		defer answered()
-		wire.Catch(func() { n.execute(ctx, c) }, func(err *wire.StrayError) {
-			err.Log(n.q.opts.reports)
-			n.remember(err)
-			c.Finish("", err)
-		})
-	}()
-	return c
-}
-
-// execute makes the request of a call of the node, and finishes the call.
-func (n *node) execute(ctx context.Context, c *wire.Call) {
-	reply, err := "", n.q.verify(ctx, n)
-	if err == nil {
-		got := n.conn.Do(ctx, c.Request)
-		reply, err = got.Reply, got.Err
-	}
-	n.remember(err)
-	c.Finish(reply, err)
-}
-
-// remember keeps why a node failed, for later failures that have no more to say than
-// that it took too long: go-redis dials several times before it says what is wrong.
-func (n *node) remember(err error) {
-	var answer redis.Error
-	if err == nil || errors.As(err, &answer) {
-		n.health.heard()
-	}
-	switch {
-	case err == nil:
-		n.trouble.Store(nil)
-	case !wire.IsContextError(err):
-		n.trouble.Store(&err)
-	}
-}
-
-// failure puts the node before what happened to it, and the last trouble behind it, if
-// it was not asked or took too long.
-func (n *node) failure(err error, c *wire.Call, limit time.Duration) error {
-	var unasked *unaskedError
-	late := wire.IsContextError(err)
-	if late {
-		err = c.TimedOut(limit, n.conn)
-	}
-	before := n.trouble.Load()
-	if before == nil || !late && !errors.As(err, &unasked) || errors.Is(err, *before) {
-		return fmt.Errorf("%s: %w", n, err)
-	}
-	return fmt.Errorf("%s: %w; before that: %w", n, err, *before)
-}
-
-// timedOut tells whether there are nodes that had all their time and did not answer.
-func (ro *round) timedOut() bool { return errors.Is(ro.ctx.Err(), context.DeadlineExceeded) }
-
-// next is the next node that has answered. It waits for one, and reports false if there
-// is none in time, or when ctx ends.
-func (ro *round) next(ctx context.Context) (node int, ok bool) {
-	if ro.pending == 0 {
-		return 0, false
-	}
-	select {
-	case node = <-ro.answers:
-	case <-ctx.Done():
-		return 0, false
-	case <-ro.ctx.Done():
-		select {
-		case node = <-ro.answers: // it came before
-		default:
-			return 0, false
-		}
-	}
-	ro.pending--
-	return node, true
-}

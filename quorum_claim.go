@@ -2,11 +2,13 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/poll"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -41,7 +43,7 @@ type extension struct {
 }
 
 func (q *quorum) claim(about subject) claim {
-	return &quorumClaim{q: q, subject: about, nodes: make([]nodeTraces, len(q.nodes))}
+	return &quorumClaim{q: q, subject: about, nodes: make([]nodeTraces, q.nodes.Len())}
 }
 
 func (c *quorumClaim) acquire(ctx context.Context, t acquireTry) (acquireReply, error) {
@@ -56,6 +58,8 @@ func (c *quorumClaim) acquire(ctx context.Context, t acquireTry) (acquireReply, 
 	if reply.acquired && lease.From(sent, c.ttl).Remaining(time.Now()) <= 0 {
 		return acquireReply{final: reply.final}, errLate
 	}
+	var undecided *poll.Error
+	reply.opposed = errors.As(err, &undecided) && undecided.Opposed()
 	return reply, err
 }
 
@@ -79,19 +83,19 @@ func (c *quorumClaim) spent() bool {
 
 // attempt sends the requests of the next attempt. Nothing of an earlier one is handed
 // back from now on: a node may have granted its vote anew.
-func (c *quorumClaim) attempt(ctx context.Context, limit time.Duration) (ro *round, number int) {
+func (c *quorumClaim) attempt(ctx context.Context, limit time.Duration) (ro *poll.Round, number int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.attempts++
 	args := acquireArgs{token: c.token, value: c.value(), ttl: c.ttl, retention: c.q.opts.retention(c.ttl)}
-	return c.take(ctx, limit, args.request(limit, &c.keys), c.q.all()), c.attempts
+	return c.take(ctx, limit, args.request(limit, &c.keys), c.q.nodes.All()), c.attempts
 }
 
 // take sends requests that can put the token on a node, and keeps them.
-func (c *quorumClaim) take(ctx context.Context, limit time.Duration, r wire.Request, nodes []int) *round {
+func (c *quorumClaim) take(ctx context.Context, limit time.Duration, r wire.Request, nodes []int) *poll.Round {
 	c.deadline = time.Now().Add(limit)
-	ro := c.q.send(ctx, limit, r, nodes)
-	for i, call := range ro.calls {
+	ro := c.q.nodes.Send(ctx, limit, r, nodes)
+	for i, call := range ro.Calls {
 		if call != nil {
 			c.nodes[i].note(call)
 		}
@@ -124,7 +128,7 @@ func (c *quorumClaim) knownFence() int64 {
 // handBack frees nodes that granted an attempt their votes in vain. It returns nil if
 // the next attempt has begun, or an undoing, which will see to them. Under the mutex:
 // the next attempt learns the bound before it asks.
-func (c *quorumClaim) handBack(ctx context.Context, attempt int, nodes []int, bound int64, limit time.Duration) *round {
+func (c *quorumClaim) handBack(ctx context.Context, attempt int, nodes []int, bound int64, limit time.Duration) *poll.Round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over || c.attempts != attempt || len(nodes) == 0 {
@@ -132,7 +136,7 @@ func (c *quorumClaim) handBack(ctx context.Context, attempt int, nodes []int, bo
 	}
 	c.void = max(c.void, bound)
 	args := handBackArgs{token: c.token, bound: bound}
-	return c.q.send(ctx, limit, args.request(limit, &c.keys), nodes)
+	return c.q.nodes.Send(ctx, limit, args.request(limit, &c.keys), nodes)
 }
 
 // freed notes that a node was freed by a hand-back or release, so that the token does not
@@ -182,16 +186,16 @@ func (c *quorumClaim) extend(ctx context.Context, t extendTry) (extendReply, err
 }
 
 // sendExtension remembers it where it can shorten a lease.
-func (c *quorumClaim) sendExtension(ctx context.Context, limit time.Duration, t extendTry) *round {
+func (c *quorumClaim) sendExtension(ctx context.Context, limit time.Duration, t extendTry) *poll.Round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return nil
 	}
 	args := extendArgs{token: c.token, ttl: t.ttl, retention: c.q.opts.retention(t.ttl), grow: t.grow}
-	ro := c.q.send(ctx, limit, args.request(limit, &c.keys), c.q.all())
+	ro := c.q.nodes.Send(ctx, limit, args.request(limit, &c.keys), c.q.nodes.All())
 	if !t.grow {
-		for i, call := range ro.calls {
+		for i, call := range ro.Calls {
 			n := &c.nodes[i]
 			n.forget()
 			n.extensions = append(n.extensions, extension{call, t.ttl})
@@ -224,7 +228,7 @@ func (c *quorumClaim) floor(held []int) time.Duration {
 		floors = append(floors, c.nodes[i].floor())
 	}
 	slices.Sort(floors)
-	return floors[len(floors)-c.q.majority()]
+	return floors[len(floors)-c.q.nodes.Majority()]
 }
 
 func (n *nodeTraces) floor() time.Duration {
@@ -266,7 +270,7 @@ func (c *quorumClaim) release(ctx context.Context, t releaseTry) (releaseReply, 
 
 // sendRelease returns what each node may yet be taken by: requests whose answer is not
 // known.
-func (c *quorumClaim) sendRelease(ctx context.Context, limit time.Duration, t releaseTry) (ro *round, before []traces) {
+func (c *quorumClaim) sendRelease(ctx context.Context, limit time.Duration, t releaseTry) (ro *poll.Round, before []traces) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over, c.kept, c.ttl = true, t.kept, t.ttl
@@ -275,7 +279,7 @@ func (c *quorumClaim) sendRelease(ctx context.Context, limit time.Duration, t re
 		c.nodes[i].update()
 		before[i] = traces{lost: c.nodes[i].lost, calls: slices.Clone(c.nodes[i].calls)}
 	}
-	return c.q.sendEach(ctx, limit, c.q.all(), func(node int) wire.Request {
+	return c.q.nodes.SendEach(ctx, limit, c.q.nodes.All(), func(node int) wire.Request {
 		args := releaseArgs{token: c.token, retention: c.q.opts.retention(MinTTL), kept: c.keptOn(node)}
 		r := args.request(limit, &c.keys)
 		r.Departure, r.Alone = t.departs, t.alone

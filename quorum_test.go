@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/e2e3f2a3/redislock/internal/poll"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -91,9 +92,9 @@ func requireNoQuorum(t *testing.T, err error, failed ...int) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, ErrNotAcquired)
 	require.NotErrorIs(t, err, ErrNotHeld)
-	var several *quorumError
+	var several *poll.Error
 	require.ErrorAs(t, err, &several)
-	for node := range several.nodes {
+	for node := range several.Nodes {
 		require.Equal(t, slices.Contains(failed, node), strings.Contains(err.Error(), fmt.Sprintf("node %d (", node+1)), "%v", err)
 	}
 }
@@ -248,7 +249,7 @@ func TestQuorumWithOneNodeSilentDoesNotWaitForIt(t *testing.T) {
 				lock, err = q.TryAcquire(t.Context(), "a", time.Minute)
 				require.NoError(t, err)
 				_, err = q.locker(WithPrefix("lock:")).TryAcquire(t.Context(), "a", time.Minute)
-			})-identifyLimit, "but for NewQuorum, which waits for it")
+			})-poll.IdentifyLimit, "but for NewQuorum, which waits for it")
 			require.ErrorIs(t, err, ErrNotAcquired)
 			require.Zero(t, elapsed(func() {
 				require.NoError(t, lock.Extend(t.Context(), time.Minute))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/e2e3f2a3/redislock/internal/poll"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -18,7 +19,7 @@ type quorumRequest struct {
 	ttl   time.Duration   // that is asked for; 0: none
 	limit time.Duration   // for each node
 	end   time.Time       // of all phases together, as long as nodes are silent
-	round *round          // of the first phase
+	round *poll.Round     // of the first phase
 
 	attempt int    // of an acquisition: its number
 	after   func() // what remains to be done when the caller has the result
@@ -68,37 +69,19 @@ func nodeLimit(ctx context.Context, limit time.Duration) time.Duration {
 	return max(limit, time.Millisecond)
 }
 
-// judge reads the vote of a node from its reply.
-type judge func(node int, reply string) (vote, error)
-
 // count takes votes until they decide, or no more come.
-func (b *quorumRequest) count(judge judge) *tally {
-	t := newTally(b.q, b.round, b.limit)
-	b.countUntil(t.decided, t, judge)
+func (b *quorumRequest) count(judge poll.Judge) *poll.Tally {
+	t := b.q.nodes.Count(b.round, b.limit, 0)
+	t.Until(b.ctx, t.Decided, judge)
 	return t
 }
 
-func (b *quorumRequest) countUntil(enough func() bool, t *tally, judge judge) {
-	for !enough() {
-		node, ok := b.round.next(b.ctx)
-		if !ok {
-			break
-		}
-		c := b.round.calls[node]
-		v, err := noVote, c.Err
-		if err == nil {
-			v, err = judge(node, c.Reply)
-		}
-		t.add(node, v, err)
-	}
-}
-
 // undecided is why there is no result.
-func (b *quorumRequest) undecided(t *tally) error {
+func (b *quorumRequest) undecided(t *poll.Tally) error {
 	if b.ctx.Err() != nil {
 		return b.ctx.Err()
 	}
-	return t.failure()
+	return t.Failure()
 }
 
 // --- acquiring ---------------------------------------------------------------
@@ -110,28 +93,28 @@ type grants struct {
 	server int64           // the latest time of a node, us
 }
 
-func (g *grants) judge(node int, reply string) (vote, error) {
+func (g *grants) judge(node int, reply string) (poll.Vote, error) {
 	r, err := parseAcquire(reply)
 	if err != nil {
-		return noVote, err
+		return poll.NoVote, err
 	}
 	g.server = max(g.server, r.server)
 	if !r.acquired {
 		g.leases = append(g.leases, r.left)
-		return voteNo, nil
+		return poll.No, nil
 	}
 	g.fences[node] = r.fence
-	return voteYes, nil
+	return poll.Yes, nil
 }
 
 // acquire is decided by the nodes that grant their vote, and then by those that hold
 // the fence.
 func (b *quorumRequest) acquire() (acquireReply, error) {
 	g := &grants{fences: make(map[int]int64)}
-	t := newTally(b.q, b.round, b.limit)
-	b.countUntil(func() bool { return t.won() || !t.canWin() }, t, g.judge)
+	t := b.q.nodes.Count(b.round, b.limit, 0)
+	t.Until(b.ctx, func() bool { return t.Won() || !t.CanWin() }, g.judge)
 	var err error
-	if t.won() {
+	if t.Won() {
 		var fence int64
 		if fence, err = b.writeBack(g.fences); err == nil {
 			b.claim.setFence(fence)
@@ -145,10 +128,10 @@ func (b *quorumRequest) acquire() (acquireReply, error) {
 }
 
 // fail hands back what the attempt was granted in vain, and finds out what to say.
-func (b *quorumRequest) fail(t *tally, g *grants, err error) (r acquireReply, failure error) {
+func (b *quorumRequest) fail(t *poll.Tally, g *grants, err error) (r acquireReply, failure error) {
 	first := b.handBack(g)
 	if err == nil {
-		b.countUntil(t.decided, t, g.judge)
+		t.Until(b.ctx, t.Decided, g.judge)
 	}
 	b.await(first)
 	b.await(b.handBack(g))
@@ -158,10 +141,10 @@ func (b *quorumRequest) fail(t *tally, g *grants, err error) (r acquireReply, fa
 		return r, b.ctx.Err()
 	case err != nil:
 		return r, err
-	case t.lost():
-		return acquireReply{left: g.left(b.q.majority() - t.yes), server: g.server}, nil
+	case t.Lost():
+		return acquireReply{left: g.left(b.q.nodes.Majority() - t.Yes()), server: g.server}, nil
 	}
-	return r, t.failure()
+	return r, t.Failure()
 }
 
 // left is when asking again may be worthwhile: once so many of the leases have ended as are
@@ -189,30 +172,20 @@ func (b *quorumRequest) writeBack(fences map[int]int64) (fence int64, err error)
 			below = append(below, node)
 		}
 	}
-	if len(fences)-len(below) >= b.q.majority() {
+	if len(fences)-len(below) >= b.q.nodes.Majority() {
 		return fence, nil
 	}
 	limit := b.rest()
 	args := raiseArgs{token: b.claim.token, fence: fence, retention: b.q.opts.retention(b.ttl)}
-	ro := b.q.send(b.ctx, limit, args.request(limit, &b.claim.keys), below)
-	t := newTally(b.q, ro, limit)
-	t.yes = len(fences) - len(below)
-	for !t.won() && t.canWin() {
-		node, ok := ro.next(b.ctx)
-		if !ok {
-			break
+	ro := b.q.nodes.Send(b.ctx, limit, args.request(limit, &b.claim.keys), below)
+	t := b.q.nodes.Count(ro, limit, len(fences)-len(below))
+	t.Until(b.ctx, func() bool { return t.Won() || !t.CanWin() }, func(_ int, reply string) (poll.Vote, error) {
+		if done, err := parseDone(reply); !done {
+			return poll.No, err
 		}
-		c := ro.calls[node]
-		v, err := voteNo, c.Err
-		if err == nil {
-			var done bool
-			if done, err = parseDone(c.Reply); done {
-				v = voteYes
-			}
-		}
-		t.add(node, v, err)
-	}
-	if !t.won() {
+		return poll.Yes, nil
+	})
+	if !t.Won() {
 		return 0, b.undecided(t)
 	}
 	return fence, nil
@@ -225,7 +198,7 @@ func (b *quorumRequest) rest() time.Duration {
 
 // handBack gives back what an attempt was granted, as far as it is known. It is waited
 // for: else two that have failed would be in each other's way.
-func (b *quorumRequest) handBack(g *grants) *round {
+func (b *quorumRequest) handBack(g *grants) *poll.Round {
 	var nodes []int
 	var bound int64
 	for node, fence := range g.fences {
@@ -237,18 +210,18 @@ func (b *quorumRequest) handBack(g *grants) *round {
 }
 
 // await waits for a hand-back: not for long, since it does no harm when it is late.
-func (b *quorumRequest) await(ro *round) {
+func (b *quorumRequest) await(ro *poll.Round) {
 	if ro == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, min(b.limit/2, time.Until(b.end)))
 	defer cancel()
 	for {
-		node, ok := ro.next(ctx)
+		node, ok := ro.Next(ctx)
 		if !ok {
 			return
 		}
-		c := ro.calls[node]
+		c := ro.Calls[node]
 		if c.Err != nil {
 			continue // the token may stand there
 		}
@@ -260,16 +233,12 @@ func (b *quorumRequest) await(ro *round) {
 
 // handBackLate does the same for the nodes that answer when the attempt is decided.
 func (b *quorumRequest) handBackLate() {
-	for {
-		node, ok := b.round.next(context.WithoutCancel(b.ctx))
-		if !ok {
-			return
-		}
-		r, err := parseAcquire(b.round.calls[node].Reply)
-		if b.round.calls[node].Err == nil && err == nil && r.acquired {
+	b.round.Late(func(node int, reply string) (poll.Vote, error) {
+		if r, err := parseAcquire(reply); err == nil && r.acquired {
 			b.claim.handBack(b.ctx, b.attempt, []int{node}, r.fence, b.limit)
 		}
-	}
+		return poll.NoVote, nil
+	})
 }
 
 // --- extending ---------------------------------------------------------------
@@ -280,27 +249,27 @@ func (b *quorumRequest) handBackLate() {
 // hears of the other one.
 func (b *quorumRequest) extend(try extendTry) (r extendReply, failure error) {
 	fences, free := make(map[int]int64), make(map[int]string)
-	judge := func(node int, reply string) (vote, error) {
+	judge := func(node int, reply string) (poll.Vote, error) {
 		r, err := parseExtend(reply)
 		switch {
 		case err != nil:
-			return noVote, err
+			return poll.NoVote, err
 		case r.held:
 			fences[node] = r.fence
-			return voteYes, nil
+			return poll.Yes, nil
 		case r.free:
 			free[node] = r.record
 		}
-		return voteNo, nil
+		return poll.No, nil
 	}
 	t := b.count(judge)
 	switch {
-	case t.lost():
+	case t.Lost():
 		return r, nil
-	case !t.won():
+	case !t.Won():
 		return r, b.undecided(t)
 	}
-	floor := b.claim.floor(t.voted(voteYes))
+	floor := b.claim.floor(t.Voted(poll.Yes))
 	fence, err := b.fence(try, fences)
 	if err != nil {
 		return r, err
@@ -325,23 +294,10 @@ func (b *quorumRequest) fence(try extendTry, fences map[int]int64) (int64, error
 
 // repair takes the lock on the nodes that turn out to be free. The lock is held without
 // them, so nobody waits for it.
-func (b *quorumRequest) repair(judge judge, free map[int]string) {
-	b.countLate(judge)
+func (b *quorumRequest) repair(judge poll.Judge, free map[int]string) {
+	b.round.Late(judge)
 	for node, record := range free {
 		b.claim.retake(context.WithoutCancel(b.ctx), node, record, b.ttl)
-	}
-}
-
-// countLate has the judge take note of the nodes that answer when all is decided.
-func (b *quorumRequest) countLate(judge judge) {
-	for {
-		node, ok := b.round.next(context.WithoutCancel(b.ctx))
-		if !ok {
-			return
-		}
-		if c := b.round.calls[node]; c.Err == nil {
-			_, _ = judge(node, c.Reply) // its vote changes nothing any more
-		}
 	}
 }
 
@@ -351,31 +307,31 @@ func (b *quorumRequest) countLate(judge judge) {
 // the nodes, its error says that it may have been executed, and its caller takes that
 // into account.
 func (b *quorumRequest) release(before []traces) (releaseReply, error) {
-	answered := make([]bool, len(b.q.nodes))
-	judge := func(node int, reply string) (vote, error) {
+	answered := make([]bool, b.q.nodes.Len())
+	judge := func(node int, reply string) (poll.Vote, error) {
 		r, err := parseRelease(reply)
 		if err != nil {
-			return noVote, err
+			return poll.NoVote, err
 		}
 		answered[node] = true
 		b.claim.freed(node)
 		if r.found {
-			return voteYes, nil
+			return poll.Yes, nil
 		}
-		return voteNo, nil
+		return poll.No, nil
 	}
 	t := b.count(judge)
 	b.after = func() { b.sweep(judge, before, answered) }
-	if t.won() || t.lost() {
-		return releaseReply{found: t.won()}, nil
+	if t.Won() || t.Lost() {
+		return releaseReply{found: t.Won()}, nil
 	}
 	return releaseReply{}, b.undecided(t)
 }
 
 // sweep looks after the nodes that have not answered, and those that a request may take
 // which was sent before the release and is executed after it.
-func (b *quorumRequest) sweep(judge judge, before []traces, answered []bool) {
-	b.countLate(judge)
+func (b *quorumRequest) sweep(judge poll.Judge, before []traces, answered []bool) {
+	b.round.Late(judge)
 	for node, t := range before {
 		t.stands = !answered[node] && b.claim.holds(node)
 		if !t.void() {
@@ -390,7 +346,7 @@ func (b *quorumRequest) sweep(judge judge, before []traces, answered []bool) {
 func (q *quorum) inspect(ctx context.Context, keys []any) (reply inspectReply, err error) {
 	err = wire.Repeat(ctx, func(bool) (enough bool, err error) {
 		r := q.request(ctx, nil, 0)
-		r.round = q.send(ctx, r.limit, inspectScript.Request(r.limit, keys), q.all())
+		r.round = q.nodes.Send(ctx, r.limit, inspectScript.Request(r.limit, keys), q.nodes.All())
 		reply, err = awaitAnswer(ctx, r, r.inspect)
 		return false, err
 	})
@@ -398,27 +354,20 @@ func (q *quorum) inspect(ctx context.Context, keys []any) (reply inspectReply, e
 }
 
 func (b *quorumRequest) inspect() (inspectReply, error) {
-	seen := &inspectVotes{q: b.q, by: make(map[string][]inspectReply)}
-	t := newTally(b.q, b.round, b.limit)
-	for !seen.decided(b.round.pending + len(t.voted(noAnswer))) {
-		node, ok := b.round.next(b.ctx)
-		if !ok {
-			break
-		}
-		c := b.round.calls[node]
-		r, err := inspectReply{}, c.Err
-		if err == nil {
-			r, err = parseInspect(c.Reply)
-		}
+	seen := &inspectVotes{nodes: b.q.nodes, by: make(map[string][]inspectReply)}
+	t := b.q.nodes.Count(b.round, b.limit, 0)
+	enough := func() bool { return seen.decided(b.round.Pending() + len(t.Voted(poll.NoAnswer))) }
+	t.Until(b.ctx, enough, func(_ int, reply string) (poll.Vote, error) {
+		r, err := parseInspect(reply)
 		if err == nil {
 			seen.add(r)
 		}
-		t.add(node, voteYes, err)
-	}
+		return poll.Yes, err
+	})
 	if holder := seen.holder(); holder != nil {
 		return inspectReply{left: holder.left, fence: seen.fence, value: holder.value}, nil
 	}
-	if seen.decided(len(b.q.nodes) - t.yes) {
+	if seen.decided(b.q.nodes.Len() - t.Yes()) {
 		return inspectReply{left: -2, fence: seen.fence}, nil
 	}
 	return inspectReply{}, b.undecided(t)
@@ -426,7 +375,7 @@ func (b *quorumRequest) inspect() (inspectReply, error) {
 
 // inspectVotes are what nodes say of one lock.
 type inspectVotes struct {
-	q     *quorum
+	nodes *poll.Nodes
 	by    map[string][]inspectReply // by token and a space; empty: free
 	fence int64
 }
@@ -445,7 +394,7 @@ func (s *inspectVotes) add(r inspectReply) {
 // longest.
 func (s *inspectVotes) holder() *inspectReply {
 	for holder, replies := range s.by {
-		if holder == "" || len(replies) < s.q.majority() {
+		if holder == "" || len(replies) < s.nodes.Majority() {
 			continue
 		}
 		slices.SortFunc(replies, func(a, b inspectReply) int {
@@ -454,7 +403,7 @@ func (s *inspectVotes) holder() *inspectReply {
 			}
 			return cmp.Compare(b.left, a.left)
 		})
-		return &replies[s.q.majority()-1]
+		return &replies[s.nodes.Majority()-1]
 	}
 	return nil
 }
@@ -462,7 +411,7 @@ func (s *inspectVotes) holder() *inspectReply {
 // decided tells whether there is a holder, or cannot be one, whatever the others say.
 // A majority has to be heard for that: else the fence is not known.
 func (s *inspectVotes) decided(others int) bool {
-	if len(s.q.nodes)-others < s.q.majority() {
+	if s.nodes.Len()-others < s.nodes.Majority() {
 		return false
 	}
 	most := 0
@@ -471,5 +420,5 @@ func (s *inspectVotes) decided(others int) bool {
 			most = max(most, len(replies))
 		}
 	}
-	return most >= s.q.majority() || most+others < s.q.majority()
+	return most >= s.nodes.Majority() || most+others < s.nodes.Majority()
 }

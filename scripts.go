@@ -101,6 +101,7 @@ type acquireReply struct {
 
 	overtaken bool // nobody waited for the reply: a grant had come, see acquireTry
 	final     bool // of a failure: no time is left for another try
+	opposed   bool // of a failure: somebody else has a part of the servers
 }
 
 func parseAcquire(reply string) (r acquireReply, err error) {

@@ -1,4 +1,4 @@
-package redislock
+package poll
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// identifyLimit is how long NewQuorum waits for the run ids.
-const identifyLimit = time.Second
+// IdentifyLimit is how long Identify waits for the run ids.
+const IdentifyLimit = time.Second
 
 // servers knows the run id of each node of a quorum. Two nodes that are the same server
 // would give two votes for one key, and so make a majority of what is none.
@@ -23,19 +23,19 @@ type servers struct {
 	known map[int]string // run ids by node; empty: the server has none
 }
 
-// identify asks all nodes who they are. Those that do not answer in time are left for
+// Identify asks all nodes for their run ids. Those that do not answer in time are left for
 // later.
-func (q *quorum) identify() error {
-	ctx, cancel := context.WithTimeout(context.Background(), identifyLimit)
+func (ns *Nodes) Identify() error {
+	ctx, cancel := context.WithTimeout(context.Background(), IdentifyLimit)
 	defer cancel()
-	results := make(chan error, len(q.nodes))
-	for _, n := range q.nodes {
+	results := make(chan error, len(ns.all))
+	for _, n := range ns.all {
 		go wire.Catch(func() { results <- n.identify(ctx) }, func(err *wire.StrayError) {
-			err.Log(q.opts.reports)
+			err.Log(ns.log)
 			results <- fmt.Errorf("%s: %w", n, err)
 		})
 	}
-	for range q.nodes {
+	for range ns.all {
 		select {
 		case err := <-results:
 			if err != nil && !wire.IsTransient(err) {
@@ -49,7 +49,7 @@ func (q *quorum) identify() error {
 }
 
 func (n *node) identify(ctx context.Context) error {
-	err := n.q.verify(ctx, n)
+	err := n.of.verify(ctx, n)
 	n.remember(err)
 	if err == nil {
 		return nil
@@ -62,13 +62,13 @@ func (n *node) identify(ctx context.Context) error {
 }
 
 // verify finds out whether a node may vote, if that is not known yet.
-func (q *quorum) verify(ctx context.Context, n *node) error {
-	if q.servers.knows(n.index) {
+func (ns *Nodes) verify(ctx context.Context, n *node) error {
+	if ns.servers.knows(n.index) {
 		return nil
 	}
 	id, err := n.runID(ctx)
 	if err == nil {
-		err = q.admit(n, id)
+		err = ns.admit(n, id)
 	}
 	if err == nil && ctx.Err() != nil {
 		err = ctx.Err() // it came too late for what was to be asked
@@ -97,13 +97,13 @@ func (e *sameServerError) Error() string {
 // RedisError makes it a redis.Error.
 func (e *sameServerError) RedisError() {}
 
-func (q *quorum) admit(n *node, id string) error {
-	s := &q.servers
+func (ns *Nodes) admit(n *node, id string) error {
+	s := &ns.servers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for other, known := range s.known {
 		if id != "" && known == id && other != n.index {
-			return &sameServerError{q.nodes[other]}
+			return &sameServerError{ns.all[other]}
 		}
 	}
 	if s.known == nil {
@@ -118,7 +118,7 @@ func (q *quorum) admit(n *node, id string) error {
 // does not permit it could tell: that is an error.
 func (n *node) runID(ctx context.Context) (string, error) {
 	cmd := wire.NewOnce(ctx, "info", "server")
-	err := n.client.Process(ctx, cmd)
+	err := n.Client.Process(ctx, cmd)
 	var answer redis.Error
 	switch {
 	case err == nil:
