@@ -111,7 +111,6 @@ type handOver struct {
 	to     claim // nil: nobody
 	inbox  string
 	ticket string
-	value  any // what the key is to hold
 	ttl    time.Duration
 }
 

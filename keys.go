@@ -38,7 +38,7 @@ type lockToken struct {
 
 func newLockToken(text string) lockToken { return lockToken{text: text, arg: text} }
 
-// lockValue is what stands under the key of a lock, by the format of lua/value.lua: what
+// lockValue is what stands under the key of a lock, by the format of lua/lib/value.lua: what
 // its holder has put there, or a mark that is nobody's.
 type lockValue struct {
 	mark     string // what a mark begins with, or empty: somebody holds the lock

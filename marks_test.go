@@ -78,17 +78,17 @@ func TestNoScriptTakesAMarkForAToken(t *testing.T) {
 		"renewal":             {extendScript, 2, []any{600000, 60000, "grow"}, "^0$"},
 		"extend, lock alone":  {extendScript, 1, []any{600000, 60000, "set"}, "^0$"},
 		"release":             {releaseScript, 3, []any{60000}, "^0$"},
-		"release with a next": {releaseScript, 3, []any{60000, "", next, 60000, "next", 60000}, "^0$"},
-		"release, lock alone": {releaseAlone, 1, nil, "^0$"},
+		"release with a next": {releaseScript, 3, []any{60000, "", next, 60000}, "^0$"},
+		"release, lock alone": {releaseScript, 1, []any{60000, "ticket", next, 60000}, "^0$"},
 		"keep":                {keepScript, 3, []any{60000, "1 60000000"}, "^0$"},
-		"keep, lock alone":    {keepAlone, 1, []any{"1 60000000"}, "^0$"},
+		"keep, lock alone":    {keepScript, 1, []any{60000, "1 60000000"}, "^0$"},
 		"raise":               {raiseScript, 2, []any{"9000000000000000", 60000}, "^0$"},
 		"retake":              {retakeScript, 2, []any{"tok m", 60000, 60000, "9000000000000000", "5"}, "^0$"},
 		"handback":            {handBackScript, 2, []any{"9000000000000000"}, "^0$"},
 	} {
 		for kind, m := range marks {
 			value := m.mark(token)
-			if (s.script == keepScript || s.script == keepAlone) && parseValue(value).mark == keptMark {
+			if s.script == keepScript && parseValue(value).mark == keptMark {
 				continue // its own, see TestKeepScript
 			}
 			t.Run(name+" at "+kind, func(t *testing.T) {

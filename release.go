@@ -393,7 +393,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err 
 	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l)}
 	if next != nil {
 		a := next.a
-		try.next = handOver{to: a.claim, inbox: inbox, ticket: a.ticket(inbox), value: a.value(), ttl: a.ttl}
+		try.next = handOver{to: a.claim, inbox: inbox, ticket: a.ticket(inbox), ttl: a.ttl}
 	}
 	var r releaseReply
 	err = errInterrupted // until there is a result: a hook of the client may panic

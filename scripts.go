@@ -1,8 +1,9 @@
 package redislock
 
 import (
-	_ "embed"
+	"embed"
 	"errors"
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -13,51 +14,55 @@ import (
 // Every decision about ownership is made by one of these scripts, each of which
 // runs atomically in Redis.
 var (
-	//go:embed lua/value.lua
-	valueSource string
-	//go:embed lua/common.lua
-	commonSource string
-	//go:embed lua/record.lua
-	recordSource string
-	//go:embed lua/queue.lua
-	queueSource string
-	//go:embed lua/acquire.lua
-	acquireSource string
-	//go:embed lua/acquire_contended.lua
-	acquireContendedSource string
-	//go:embed lua/extend.lua
-	extendSource string
-	//go:embed lua/release.lua
-	releaseSource string
-	//go:embed lua/release_next.lua
-	releaseNextSource string
-	//go:embed lua/release_alone.lua
-	releaseAloneSource string
-	//go:embed lua/keep.lua
-	keepSource string
-	//go:embed lua/inspect.lua
-	inspectSource string
-	//go:embed lua/quorum.lua
-	quorumSource string
-	//go:embed lua/raise.lua
-	raiseSource string
-	//go:embed lua/retake.lua
-	retakeSource string
-	//go:embed lua/handback.lua
-	handBackSource string
+	//go:embed lua
+	sources embed.FS
 
-	acquireScript = wire.NewScript(acquireSource, valueSource, commonSource, recordSource, queueSource, acquireContendedSource)
-	extendScript  = wire.NewScript(valueSource, commonSource, recordSource, extendSource)
-	releaseScript = wire.NewScript(releaseSource, valueSource, commonSource, queueSource, releaseNextSource)
-	releaseAlone  = wire.NewScript(valueSource, commonSource, releaseAloneSource)
-	keepScript    = wire.NewScript(valueSource, commonSource, queueSource, keepSource, releaseSource, releaseNextSource)
-	keepAlone     = wire.NewScript(valueSource, commonSource, queueSource, keepSource, releaseAloneSource)
-	inspectScript = wire.NewScript(inspectSource)
+	acquireScript = wire.NewScript(sourceOf("acquire"))
+	extendScript  = wire.NewScript(sourceOf("extend"))
+	releaseScript = wire.NewScript(sourceOf("release"))
+	keepScript    = wire.NewScript(sourceOf("keep"))
+	inspectScript = wire.NewScript(sourceOf("inspect"))
 
-	raiseScript    = wire.NewScript(valueSource, commonSource, recordSource, quorumSource, raiseSource)
-	retakeScript   = wire.NewScript(valueSource, commonSource, recordSource, quorumSource, retakeSource)
-	handBackScript = wire.NewScript(valueSource, commonSource, recordSource, quorumSource, handBackSource)
+	raiseScript    = wire.NewScript(sourceOf("raise"))
+	retakeScript   = wire.NewScript(sourceOf("retake"))
+	handBackScript = wire.NewScript(sourceOf("handback"))
 )
+
+// sourceOf is lua/name.lua with what it includes: a line "-- include: x" stands for
+// lua/lib/x.lua, or for another script, once in the whole. Redis itself has nothing of the
+// kind: functions (FUNCTION LOAD) are not in Redis 6.
+func sourceOf(name string) string {
+	var b strings.Builder
+	include(&b, "lua/"+name+".lua", make(map[string]bool))
+	return b.String()
+}
+
+func include(b *strings.Builder, file string, included map[string]bool) {
+	if included[file] {
+		return
+	}
+	included[file] = true
+	source, err := sources.ReadFile(file)
+	if err != nil {
+		panic(err) // it is part of the program: every test would fail
+	}
+	for line := range strings.Lines(string(source)) {
+		name, is := strings.CutPrefix(strings.TrimSpace(line), "-- include: ")
+		switch {
+		case !is:
+			b.WriteString(line)
+		case exists("lua/lib/" + name + ".lua"):
+			include(b, "lua/lib/"+name+".lua", included)
+		default:
+			include(b, "lua/"+name+".lua", included)
+		}
+	}
+}
+
+func exists(file string) bool {
+	_, err := fs.Stat(sources, file)
+	return err == nil
+}
 
 // For each script follow its arguments and its reply. A reply of another shape comes
 // from no server that runs our scripts; it is an error rather than a panic.
@@ -171,29 +176,28 @@ func parseExtend(reply string) (r extendReply, err error) {
 
 type releaseArgs struct {
 	token     lockToken
-	retention any      // of the record of the fence, ms: of the next one, if one is brought along
-	ticket    string   // of the token, to be withdrawn from the queue, or empty
-	next      handOver // nobody, if its ticket is empty
-	lifetime  int64    // of the queue, ms
+	retention any    // of the record of the fence, ms
+	ticket    string // of the token, to be withdrawn from the queue, or empty
+	next      string // ticket of the next one, or empty: nobody
+	lifetime  int64  // of the queue, ms; 0: the next one cannot be queued
 	kept      minHold
 }
 
 func (a *releaseArgs) request(limit time.Duration, keys *lockKeys) (r wire.Request) {
-	args := make([]any, 2, 8)
+	args := make([]any, 2, 6)
 	args[0], args[1] = a.token.arg, a.retention
 	switch {
-	case a.next.ticket != "":
-		args = append(args, a.ticket, a.next.ticket, a.lifetime, a.next.value, milliseconds(a.next.ttl))
+	case a.next != "":
+		args = append(args, a.ticket, a.next, a.lifetime)
 	case a.ticket != "":
 		args = append(args, a.ticket)
 	}
-	if a.kept.least <= 0 {
-		r = releaseScript.Request(limit, keys.all(), args...)
-		r.Moving = releaseAlone
-		return r
+	script := releaseScript
+	if a.kept.least > 0 {
+		script, args = keepScript, append(args, a.kept.arg())
 	}
-	r = keepScript.Request(limit, keys.all(), append(args, a.kept.arg())...)
-	r.Moving = keepAlone
+	r = script.Request(limit, keys.all(), args...)
+	r.FirstKeyWillDo = true
 	return r
 }
 
@@ -225,8 +229,6 @@ func parseRelease(reply string) (r releaseReply, err error) {
 		return r, err
 	case n[0] != 1:
 		return r, wire.Unexpected(reply)
-	case count == 3 && n[1] == nextGranted: // the fence is the time
-		return releaseReply{found: true, next: nextGranted, fence: n[2], server: n[2]}, nil
 	case count < 4:
 		return r, wire.Unexpected(reply)
 	}

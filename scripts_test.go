@@ -2,9 +2,11 @@ package redislock
 
 import (
 	"context"
+	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
+	"os/exec"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,19 +24,62 @@ import (
 
 // --- text of the scripts (fault 44) -----------------------------------------------------
 
-// sources returns lua/*.lua without comments.
-func sources(t *testing.T) map[string]string {
-	files, err := filepath.Glob("lua/*.lua")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
+// luaFiles are lua/*.lua and what they include, without comments.
+func luaFiles(t *testing.T) map[string]string {
 	out := map[string]string{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
+	require.NoError(t, fs.WalkDir(sources, "lua", func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := sources.ReadFile(file)
 		require.False(t, strings.HasPrefix(string(text), "#!"), "%s: a shebang breaks Redis 6", file)
 		out[file] = wire.NewScript(string(text)).Source
-	}
+		return err
+	}))
+	require.NotEmpty(t, out)
 	return out
+}
+
+// wholeScripts are the names of all scripts.
+func wholeScripts(t *testing.T) (names []string) {
+	files, err := fs.Glob(sources, "lua/*.lua")
+	require.NoError(t, err)
+	for _, file := range files {
+		names = append(names, strings.TrimSuffix(path.Base(file), ".lua"))
+	}
+	require.NotEmpty(t, names)
+	return names
+}
+
+// Each script names all that it needs, and nothing else.
+func TestScriptsIncludeWhatTheyUse(t *testing.T) {
+	function := regexp.MustCompile(`(?m)^local function (\w+)`)
+	for _, name := range wholeScripts(t) {
+		text := wire.NewScript(sourceOf(name)).Source
+		for _, made := range function.FindAllStringSubmatch(text, -1) {
+			require.Equal(t, 1, strings.Count(text, "function "+made[1]+"("), "%s: %s is included twice", name, made[1])
+		}
+		require.NotContains(t, text, "include", name)
+	}
+	require.Panics(t, func() { sourceOf("nothing") })
+}
+
+// luacheck is in the Debian package lua-check. It finds what no test would: a name that is
+// not defined where it is used, which Redis says only when the script gets there.
+func TestScriptsPassLuacheck(t *testing.T) {
+	check, err := exec.LookPath("luacheck")
+	if err != nil {
+		if os.Getenv("REDISLOCK_REQUIRE_REDIS") != "" {
+			t.Fatal("luacheck is not installed, and REDISLOCK_REQUIRE_REDIS is set")
+		}
+		t.Skip("luacheck is not installed (Debian: apt-get install lua-check)")
+	}
+	for _, name := range wholeScripts(t) {
+		cmd := exec.Command(check, "--config", ".luacheckrc", "--filename", name+".lua", "-")
+		cmd.Stdin = strings.NewReader(sourceOf(name))
+		said, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", said)
+	}
 }
 
 var (
@@ -49,7 +94,7 @@ var (
 var keyless = []string{"'TIME'", "'PUBLISH'", "'PUBSUB'"}
 
 func TestScriptsUseKeysLiterally(t *testing.T) {
-	for file, text := range sources(t) {
+	for file, text := range luaFiles(t) {
 		for _, call := range redisCall.FindAllStringSubmatch(text, -1) {
 			require.Regexp(t, literalName, call[1], "%s: %s: which command it is can be read", file, call[0])
 			if !slices.Contains(keyless, call[1]) {
@@ -65,7 +110,7 @@ func TestScriptsUseKeysLiterally(t *testing.T) {
 }
 
 func TestScriptsUseRelativeExpiryOnly(t *testing.T) {
-	for file, text := range sources(t) {
+	for file, text := range luaFiles(t) {
 		for _, word := range []string{"EXPIREAT", "PXAT", "EXAT", "KEEPTTL", "PERSIST"} {
 			require.NotContains(t, strings.ToUpper(text), word, file)
 		}
@@ -78,7 +123,7 @@ func TestScriptsUseRelativeExpiryOnly(t *testing.T) {
 }
 
 func TestScriptsHaveNoEndlessLoopAndNeedNothingSpecial(t *testing.T) {
-	for file, text := range sources(t) {
+	for file, text := range luaFiles(t) {
 		for _, word := range []string{"while", "repeat", "goto", "CONFIG", "CLIENT", "notify-keyspace", "loadstring", "math.random"} {
 			require.NotRegexp(t, `\b`+word+`\b`, text, file)
 		}
@@ -86,7 +131,7 @@ func TestScriptsHaveNoEndlessLoopAndNeedNothingSpecial(t *testing.T) {
 }
 
 func TestScriptsAreSentWithoutComments(t *testing.T) {
-	for file, text := range sources(t) {
+	for file, text := range luaFiles(t) {
 		require.NotContains(t, text, "--", "%s: comments stand on lines of their own", file)
 	}
 	for op, s := range scriptsByName {

@@ -177,10 +177,7 @@ func (c *singleClaim) extend(ctx context.Context, t extendTry) (r extendReply, e
 	}
 	args := extendArgs{token: c.token, ttl: t.ttl, retention: c.s.opts.retention(t.ttl), grow: t.grow}
 	request := args.request(limit, &c.keys)
-	request.Alone = t.alone
-	if !t.fenced {
-		request.Moving = extendScript
-	}
+	request.Alone, request.FirstKeyWillDo = t.alone, !t.fenced
 	call, reply, err := c.s.conn.Ask(ctx, request)
 	if err == nil {
 		r, err = parseExtend(reply)
@@ -192,7 +189,7 @@ func (c *singleClaim) extend(ctx context.Context, t extendTry) (r extendReply, e
 // release brings along the next one in the same process.
 func (c *singleClaim) release(ctx context.Context, t releaseTry) (r releaseReply, err error) {
 	c.releases(t)
-	args := releaseArgs{token: c.token, retention: c.s.opts.retention(max(MinTTL, t.next.ttl)), next: t.next, kept: t.kept}
+	args := releaseArgs{token: c.token, retention: c.s.opts.retention(max(MinTTL, t.next.ttl)), next: t.next.ticket, kept: t.kept}
 	if t.next.to != nil {
 		t.next.to.offer(t.next.inbox)
 		if t.next.inbox != noInbox { // else nobody could be told: not to be queued

@@ -14,7 +14,7 @@ import (
 const noInbox = "-"
 
 // ticket is what stands in a queue for one that waits: all that another process
-// needs to acquire the lock for it, and where to tell it (see lua/queue.lua).
+// needs to acquire the lock for it, and where to tell it (see lua/lib/queue.lua).
 type ticket struct {
 	inbox    string
 	ttl      time.Duration

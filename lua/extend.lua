@@ -1,11 +1,15 @@
 -- Renews the lease, if the key still holds the token.
 --
--- KEYS[1] lock, KEYS[2] fence; or the lock alone, see release_alone.lua: the record of
+-- KEYS[1] lock, KEYS[2] fence; or the lock alone, see release.lua: the record of
 -- the fence is left as it is then, and 1 returned
 -- ARGV[1] token, ARGV[2] ttl ms, ARGV[3] fence retention ms, ARGV[4] 'set' or 'grow'
 -- Returns "1 fence" (with 'grow': 1); "0 1 record" with the last fence, or nothing, if
 -- the lock is free; "0" if somebody else has it. (Only a quorum needs to tell these two
 -- apart.)
+
+-- include: value
+-- include: absent
+-- include: fence
 
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end

@@ -6,6 +6,10 @@
 -- ARGV[1] token, ARGV[2] bound: the greatest fence that the attempt was given
 -- Returns "1" if the node was freed, or "0".
 
+-- include: value
+-- include: fence
+-- include: raise
+
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
 if not held or not owns(held, ARGV[1]) then return '0' end

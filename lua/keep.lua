@@ -1,17 +1,21 @@
--- Stands before a release of a lock that has a minimal hold. A release before that is
--- over leaves the name taken until then. What stands in the key is a mark (value.lua) with
+-- A release of a lock that has a minimal hold. Before that is over it leaves the name
+-- taken until then. What stands in the key is a mark (value.lua) with
 -- the token and its metadata. So the token has no effect any more, a release that is
 -- repeated after a lost reply sees that it was made, and Inspect shows the last holder.
 --
--- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue; or the lock alone, see release_alone.lua
+-- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue; or the lock alone, see release.lua
 -- The arguments are those of the release, and one more at the end: "granted least", the
 -- time of the grant by this server's clock, and the minimal hold from there (us).
 -- Returns 1 if the name is kept, or with a ticket that the caller brought along
 -- "1 2 left time" (ms, us) if it is queued, and "1 3 ..." if it could not be queued. Else
 -- the release goes on.
 
+-- include: value
+-- include: fence
+-- include: queue
+
 local granted, least = string.match(table.remove(ARGV), '^(%d+) (%d+)$')
-local kept, stands, left = mark('kept', ARGV[1]), redis.pcall('GET', KEYS[1]), nil
+local kept, stands, left = 'kept:' .. ARGV[1], redis.pcall('GET', KEYS[1]), nil
 
 if type(stands) == 'string' and owns(stands, kept) then
   left = redis.call('PTTL', KEYS[1])
@@ -41,7 +45,7 @@ if left then
   -- are frozen are left behind by the roll-call when it is over.
   local waiting = redis.pcall('ZRANGE', KEYS[3], '0', '999')
   for _, ticket in ipairs(waiting) do
-    local token, _, channel = parse(ticket)
+    local token, channel = parse(ticket)
     if token then redis.pcall('PUBLISH', channel, token .. ' 0 0') end
   end
   if not ARGV[4] then return 1 end
@@ -49,3 +53,5 @@ if left then
   local queued = ARGV[5] ~= '0' and enqueue(ARGV[4], now, ARGV[5])
   return '1 ' .. (queued and 2 or 3) .. ' ' .. left .. ' ' .. now
 end
+
+-- include: release

@@ -6,6 +6,10 @@
 -- ARGV[1] token, ARGV[2] fence, ARGV[3] fence retention ms
 -- Returns "1", or "0" if the key is not this token's.
 
+-- include: value
+-- include: fence
+-- include: raise
+
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
 if not held or not owns(held, ARGV[1]) then return '0' end

@@ -7,6 +7,10 @@
 -- ARGV[5] the token's fence, ARGV[6] the record when the node was free, '' if there was none
 -- Returns "1" if the key holds the token now, or "0".
 
+-- include: value
+-- include: fence
+-- include: raise
+
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return redis.error_reply(held.err) end
 if held then return owns(held, ARGV[1]) and '1' or '0' end

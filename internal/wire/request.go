@@ -22,10 +22,10 @@ type Request struct {
 	// Acknowledged reads a reply: whether replicas have to acknowledge what it says.
 	// It is nil for a request that needs no acknowledgement.
 	Acknowledged func(reply string) (bool, error)
-	// Moving runs instead while a cluster moves the slot of the keys, when a script gets
-	// TRYAGAIN as long as some of its keys exist on one node and others do not. It has the
-	// same arguments, but the first key alone. It is nil for a request that has to wait.
-	Moving *Script
+	// FirstKeyWillDo says that the script can do with its first key alone, and is asked for
+	// that while a cluster moves the slot: a script gets TRYAGAIN then as long as some of its
+	// keys exist on one node and others do not. Others have to wait.
+	FirstKeyWillDo bool
 
 	progress *atomic.Int32 // of its call; nil until it has one
 }
@@ -60,10 +60,10 @@ func (r *Request) line() []any { return r.words[:r.length:r.length] }
 // WhileMoving is the request that takes the place of r while its slot is being moved, if
 // err says that it is, and if there is one.
 func (r *Request) WhileMoving(err error) (instead Request, possible bool) {
-	if r.Moving == nil || !isSplit(err) {
+	if !r.FirstKeyWillDo || !isSplit(err) {
 		return Request{}, false
 	}
-	instead = r.Moving.Request(r.Limit, r.Keys()[:1], r.Args()...)
+	instead = r.Script.Request(r.Limit, r.Keys()[:1], r.Args()...)
 	instead.Departure = r.Departure
 	return instead, true
 }

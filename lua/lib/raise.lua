@@ -1,4 +1,4 @@
--- Stands before the scripts that only a quorum needs.
+-- What only the scripts of a quorum need.
 
 -- Text of the same length compares as its number does.
 local function below(a, b)

@@ -1,4 +1,4 @@
--- Stands before all other parts: what the key of a lock may hold.
+-- What the key of a lock may hold.
 --
 -- "token[ metadata]": the lock is held by the acquisition with this token.
 -- "kind:data[ metadata]": a mark. The name is taken, and by nobody: no request has a token
@@ -6,17 +6,14 @@
 -- own, and who waits takes it for a holder whose lease ends then. The kinds:
 --
 --   kept     by a minimal hold (keep.lua); the data are the token that has left it
---   roll     while those who wait are called (queue.lua); the data are "deadline:count"
+--   roll     while those who wait are called (acquire.lua); the data are "deadline:count"
 --   revoked  a lock that was taken away; the data are the token that had it
 --
 -- A token has none of these words and a colon at its beginning: resuming one that has is
 -- refused (keys.go, which reads the same format). In all scripts KEYS[1] is the lock.
 
+-- Whether the key holds this token. It is so of a mark as well.
+
 local function owns(held, token)
   return held == token or string.sub(held, 1, #token + 1) == token .. ' '
-end
-
--- Whether a mark of this kind and data stands there is owns(held, mark(kind, data)).
-local function mark(kind, data)
-  return kind .. ':' .. data
 end
