@@ -27,7 +27,24 @@ type settings struct {
 	ttl   time.Duration
 	renew bool // the lease is renewed until unlock
 	conns int  // callers at once, for those that need a connection for each
+
+	network network // between the client and Redis
+	process int     // number of this one
 }
+
+// options are those of a go-redis client.
+func (s settings) options() *redis.Options {
+	o := &redis.Options{Addr: s.addr}
+	if s.network.delays() {
+		o.Dialer = s.network.dialer(s.process, redis.NewDialer(&redis.Options{DialTimeout: dialTimeout}))
+	}
+	return o
+}
+
+// dialTimeout is the default of go-redis and of rueidis.
+const dialTimeout = 5 * time.Second
+
+func (s settings) client() *redis.Client { return redis.NewClient(s.options()) }
 
 // adapter is one way to lock.
 type adapter struct {
@@ -53,7 +70,10 @@ const (
 	latency
 	waiting
 	holding
+	manyNames
+	manyWaiters
 
+	growths    = manyNames | manyWaiters // takes long, so not everybody takes part
 	everywhere = uncontended | contended | latency | waiting | holding
 	queueing   = contended | latency | waiting
 )
@@ -83,6 +103,5 @@ func adapterByID(id string) (adapter, bool) {
 	return adapter{}, false
 }
 
-func newClient(addr string) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: addr})
-}
+// newClient is for what is not measured: it has no network.
+func newClient(addr string) *redis.Client { return settings{addr: addr}.client() }

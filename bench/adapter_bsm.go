@@ -35,7 +35,7 @@ func bsmExponentialAdapter() adapter {
 // A strategy counts its tries, so each acquisition needs a new one.
 func openBSM(strategy func() bsm.RetryStrategy) func(settings) (locker, error) {
 	return func(s settings) (locker, error) {
-		client := newClient(s.addr)
+		client := s.client()
 		return &bsmLocker{client: client, locker: bsm.New(client), strategy: strategy, settings: s}, nil
 	}
 }

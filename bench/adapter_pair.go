@@ -22,13 +22,13 @@ var (
 // pairAdapter is what one writes without a library, from the Redis manual.
 func pairAdapter() adapter {
 	return adapter{
-		id: pair, title: "hand-written pair", groups: everywhere,
+		id: pair, title: "hand-written pair", groups: everywhere | growths,
 		config: "go-redis with its defaults: SET NX PX, EVALSHA of a compare-and-delete; to wait, again every 10 ms. " +
 			"Held locks: a goroutine for each extends every TTL/3.",
 		module: goRedis,
 		sends:  []string{"set", "eval", "evalsha"},
 		open: func(s settings) (locker, error) {
-			return &pairLocker{client: newClient(s.addr), settings: s}, nil
+			return &pairLocker{client: s.client(), settings: s}, nil
 		},
 	}
 }

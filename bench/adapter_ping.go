@@ -15,7 +15,7 @@ func pingAdapter() adapter {
 		module: goRedis,
 		sends:  []string{"ping"},
 		open: func(s settings) (locker, error) {
-			return &pingLocker{newClient(s.addr)}, nil
+			return &pingLocker{s.client()}, nil
 		},
 	}
 }

@@ -17,8 +17,9 @@ func queueAdapter() adapter {
 		prepare: layTokens,
 		open: func(s settings) (locker, error) {
 			const spare = 8 // for those that push
-			client := redis.NewClient(&redis.Options{Addr: s.addr, PoolSize: s.conns + spare})
-			return &queueLocker{client}, nil
+			o := s.options()
+			o.PoolSize = s.conns + spare
+			return &queueLocker{redis.NewClient(o)}, nil
 		},
 	}
 }

@@ -11,12 +11,12 @@ import (
 
 func redislockAdapter() adapter {
 	return adapter{
-		id: ours, title: "redislock (this one)", groups: everywhere,
-		config: "New(client) with the client's and its own defaults; Acquire. Held locks: WithWatchdog.",
+		id: ours, title: "redislock (this one)", groups: everywhere | growths,
+		config: "New(client) with the client's and its own defaults; Acquire. Held locks: WithWatchdog. Locks around a function: WithLock.",
 		module: "github.com/e2e3f2a3/redislock",
 		sends:  []string{"eval", "evalsha", "subscribe", "unsubscribe", "ping"},
 		open: func(s settings) (locker, error) {
-			client := newClient(s.addr)
+			client := s.client()
 			l := &redislockLocker{client: client, locker: redislock.New(client), ttl: s.ttl}
 			if s.renew {
 				l.opts = []redislock.AcquireOption{redislock.WithWatchdog()}
@@ -36,6 +36,10 @@ type redislockLocker struct {
 func (l *redislockLocker) lock(ctx context.Context, name string) (held, error) {
 	lock, err := l.locker.Acquire(ctx, name, l.ttl, l.opts...)
 	return redislockHeld{lock}, err
+}
+
+func (l *redislockLocker) withLock(ctx context.Context, name string, section func(context.Context) error) error {
+	return l.locker.WithLock(ctx, name, l.ttl, func(ctx context.Context, _ *redislock.Lock) error { return section(ctx) })
 }
 
 func (l *redislockLocker) close() { _ = l.client.Close() }

@@ -18,7 +18,7 @@ func redsyncAdapter() adapter {
 		module: "github.com/go-redsync/redsync/v4",
 		sends:  []string{"set", "eval", "evalsha"},
 		open: func(s settings) (locker, error) {
-			client := newClient(s.addr)
+			client := s.client()
 			return &redsyncLocker{client: client, redsync: redsync.New(goredis.NewPool(client)), settings: s}, nil
 		},
 	}

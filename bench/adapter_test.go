@@ -129,8 +129,8 @@ func TestSettingsRenew(t *testing.T) {
 }
 
 func TestRenewalThatFailsShowsAtUnlock(t *testing.T) {
-	h := settings{ttl: 3 * time.Millisecond, renew: true}.keep(&lapsing{})
-	time.Sleep(20 * time.Millisecond)
+	h := settings{ttl: 3 * time.Millisecond, renew: true}.keep(&lapsing{}).(*kept)
+	<-h.ended
 	require.ErrorIs(t, h.unlock(t.Context()), errTaken)
 }
 

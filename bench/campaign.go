@@ -33,15 +33,29 @@ func (c campaign) run(ctx context.Context) (*results, error) {
 	start := time.Now()
 	r := &results{samples: make(map[string]map[string][]sample)}
 	for _, s := range c.scenarios {
-		r.samples[s.id] = make(map[string][]sample)
-		for round := range s.rounds {
-			if err := c.round(ctx, s, round, r); err != nil {
-				return nil, err
-			}
+		if err := c.measure(ctx, s, r); err != nil {
+			return nil, err
 		}
 	}
 	r.took = time.Since(start)
 	return r, nil
+}
+
+// measure takes all rounds of a scenario.
+func (c campaign) measure(ctx context.Context, s scenario, r *results) error {
+	parts := s.parts()
+	for _, part := range parts {
+		r.samples[part.id] = make(map[string][]sample)
+	}
+	for round := range s.rounds {
+		for _, part := range parts {
+			part.task.Network.Seed = uint64(round) // another jitter in each round, the same one for all adapters
+			if err := c.round(ctx, part, round, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // order is that of the adapters in a round. Another one begins each time, since
@@ -87,7 +101,7 @@ func (r *results) add(s scenario, a adapter, w window, err error) {
 	if w.violations > 0 {
 		r.violations = append(r.violations, fmt.Sprintf("%s, %s: %d times", s.title, a.title, w.violations))
 	}
-	if s.group == contended || (s.group == latency && !a.noLock) {
+	if s.group == contended || s.group == manyWaiters || (s.group == latency && !a.noLock) {
 		r.checked += w.sections
 	}
 	r.samples[s.id][a.id] = append(r.samples[s.id][a.id], taken)

@@ -6,8 +6,10 @@ import "context"
 type cycles struct {
 	task   task
 	locker locker
+	within withLocker // for sections that are functions
 	ledger *ledger
 	crew   crew
+	unused float64 // memory before there was a locker
 }
 
 func newCycles(t task, a adapter) (job, error) {
@@ -15,8 +17,15 @@ func newCycles(t task, a adapter) (job, error) {
 	if err != nil {
 		return nil, err
 	}
-	locker, err := a.open(t.settings())
-	return &cycles{task: t, locker: locker, ledger: ledger}, err
+	c := &cycles{task: t, ledger: ledger}
+	if t.Weigh {
+		c.unused = footprint()
+	}
+	if c.locker, err = a.open(t.settings()); err != nil {
+		return nil, err
+	}
+	c.within = withinOf(c.locker, t.TTL)
+	return c, nil
 }
 
 func (c *cycles) start(ctx context.Context) error {
@@ -46,22 +55,39 @@ func (c *cycles) repeat(ctx, locking context.Context, goroutine int) error {
 }
 
 func (c *cycles) once(ctx context.Context, name string, contender int) error {
+	if c.task.Within {
+		return c.within.withLock(ctx, name, func(context.Context) error {
+			c.visit(contender)
+			return nil
+		})
+	}
 	h, err := c.locker.lock(ctx, name)
 	if err != nil {
 		return err
 	}
+	c.visit(contender)
+	return h.unlock(ctx)
+}
+
+// visit is the section.
+func (c *cycles) visit(contender int) {
 	if c.task.Shared {
 		c.ledger.enter(contender)
 		c.ledger.leave(contender)
 	} else {
 		c.ledger.count(contender)
 	}
-	return h.unlock(ctx)
 }
 
 func (c *cycles) begin() {}
 
-func (c *cycles) end(*result) {}
+// end takes the memory while the load is on, and after the measurement: the
+// garbage collections would disturb it.
+func (c *cycles) end(res *result) {
+	if c.task.Weigh {
+		res.Memory = footprint() - c.unused
+	}
+}
 
 func (c *cycles) stop() error {
 	if c.task.Endless {

@@ -14,17 +14,27 @@ func (m metric) show(v float64) string {
 	case math.IsInf(v, 0):
 		return "∞"
 	}
-	switch m {
-	case timePerOp, serverTime, serverCPUPerOp, clientCPUPerOp, latencyMedian, latencyP99:
+	switch {
+	case m.isTime():
 		return showTime(v)
-	case serverShare, clientShare:
+	case m.isShare():
 		return digits(100*v) + " %"
-	case bytesEach:
-		return digits(v/1024) + " KiB"
-	case fairGoroutines, fairProcesses:
+	case m.isBytes():
+		return showBytes(v)
+	case m == fairGoroutines || m == fairProcesses:
 		return fmt.Sprintf("%.2f", v)
 	}
 	return digits(v)
+}
+
+func showBytes(v float64) string {
+	switch {
+	case math.Abs(v) >= 1<<20:
+		return digits(v/(1<<20)) + " MiB"
+	case math.Abs(v) >= 100 || v == 0:
+		return digits(v/(1<<10)) + " KiB"
+	}
+	return digits(v) + " B"
 }
 
 func showRatio(v float64) string {

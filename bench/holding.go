@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 )
 
 // holders is locks that are held and renewed.
@@ -38,9 +40,39 @@ func (h *holders) start(ctx context.Context) error {
 
 func (h *holders) acquire(ctx context.Context, from, to int) error {
 	return h.each(ctx, from, to, func(i int) (err error) {
-		h.held[i], err = h.locker.lock(ctx, h.task.name(i))
+		h.held[i], err = takeFree(ctx, h.locker, h.task.name(i))
 		return err
 	})
+}
+
+const (
+	// takeLimit is how long an acquisition of a free lock may take before it is
+	// given up and made again.
+	takeLimit = 2 * time.Second
+	takeTries = 10
+)
+
+// takeFree acquires a lock that nobody has. rueidislock gives up a request that took
+// more than 20 ms, and then waits until it hears of the name, which it never does
+// if nobody has it: where sixty-four ask at once that happens now and then.
+//
+// The limit is not a deadline of the context, since with rueidislock the lock ends
+// with the context that it was acquired under.
+func takeFree(ctx context.Context, l locker, name string) (held, error) {
+	err := error(context.DeadlineExceeded)
+	for range takeTries {
+		attempt, cancel := context.WithCancel(ctx)
+		limit := time.AfterFunc(takeLimit, cancel)
+		got, lockErr := l.lock(attempt, name)
+		if limit.Stop() {
+			return got, lockErr
+		}
+		if lockErr == nil { // too late: its context has ended
+			lockErr = got.unlock(ctx)
+		}
+		err = errors.Join(context.DeadlineExceeded, lockErr)
+	}
+	return nil, err
 }
 
 // each calls f for the locks from up to to, some at once.

@@ -106,8 +106,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.redis, "redis", "", "`address` of a Redis to use, which should have nothing else to do; "+
 		"default: a redis-server of its own. Keys have a random prefix, and expire within an hour or are deleted")
-	flags.StringVar(&o.out, "out", "plots", "`folder` for the plots; empty: none")
-	quick := flags.Bool("quick", false, "less of everything: under a minute, with more noise")
+	flags.StringVar(&o.out, "out", "plots", "`folder` for the plots, which are called "+filePrefix+"*.svg; empty: none")
+	quick := flags.Bool("quick", false, "less of everything: a few minutes, with more noise")
 	rounds := flags.Int("rounds", 0, "how `often` each adapter is measured in each scenario")
 	duration := flags.Duration("duration", 0, "of each measurement; held locks are measured for their TTL")
 	only := flags.String("scenario", "", "comma-separated `ids`; default all: "+strings.Join(scenarioIDs(), ","))

@@ -21,8 +21,19 @@ type measurement struct {
 	crowd    crowd
 }
 
+// startLimit is how long a measurement may take beyond its window. An adapter that
+// hangs fails, and does not keep the others waiting.
+const startLimit = 2 * time.Minute
+
 // measure starts the workers, lets them run and takes their measure.
 func measure(ctx context.Context, s scenario, a adapter, admin *redis.Client) (w window, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.warmUp+s.window+s.task.Settle+startLimit)
+	defer cancel()
+	defer func() {
+		if ctx.Err() != nil {
+			err = errors.Join(err, ctx.Err())
+		}
+	}()
 	dir, err := os.MkdirTemp("", "redislock-bench")
 	if err != nil {
 		return window{}, err
@@ -53,8 +64,14 @@ func (m *measurement) prepare(ctx context.Context) error {
 
 // cleanUp removes what has no lease. The rest ends by itself.
 func (m *measurement) cleanUp() {
+	ctx := context.Background()
 	if m.adapter.prepare != nil {
-		m.admin.Del(context.Background(), m.task.names()...)
+		m.admin.Del(ctx, m.task.names()...)
+	}
+	if m.task.Weigh { // there may be ten thousand, which would be in the way of others
+		if keys, err := keysOf(ctx, m.admin, m.task.Prefix); err == nil && len(keys) > 0 {
+			m.admin.Unlink(ctx, keys...)
+		}
 	}
 }
 
@@ -107,7 +124,37 @@ func (m *measurement) observe(ctx context.Context) (window, error) {
 	if err != nil {
 		return window{}, err
 	}
-	return window{elapsed: elapsed, server: after.since(before)}, m.crowd.tell(lineEnd)
+	w := window{elapsed: elapsed, server: after.since(before)}
+	if m.task.Weigh {
+		if w.memory, err = m.weigh(ctx); err != nil {
+			return window{}, err
+		}
+	}
+	return w, m.crowd.tell(lineEnd)
+}
+
+// weigh takes the greatest of several values where there are few keys: a name that
+// is free at the moment has none with most adapters.
+func (m *measurement) weigh(ctx context.Context) (most float64, err error) {
+	const looks, few = 10, 100
+	for range looks {
+		keys, err := keysOf(ctx, m.admin, m.task.Prefix)
+		if err != nil {
+			return 0, err
+		}
+		total, err := weigh(ctx, m.admin, keys)
+		if err != nil {
+			return 0, err
+		}
+		most = max(most, total)
+		if len(keys) > few {
+			break
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+	return most, nil
 }
 
 // account adds what the ledger says.
@@ -116,9 +163,9 @@ func (m *measurement) account(w window) window {
 	w.violations = m.ledger.load(wordViolations)
 	w.counts = m.ledger.counts(m.task.Processes, m.task.Goroutines)
 	switch m.scenario.group {
-	case uncontended:
+	case uncontended, manyNames:
 		w.ops = w.sections
-	case contended:
+	case contended, manyWaiters:
 		w.ops = float64(m.ledger.load(wordHandOvers))
 	case latency:
 		w.ops = float64(len(w.client.Latencies))

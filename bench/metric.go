@@ -29,6 +29,8 @@ const (
 	goroutines     metric = "goroutines"
 	connections    metric = "connections"
 	bytesEach      metric = "memory each"
+	redisMemory    metric = "Redis memory"
+	clientMemory   metric = "client memory"
 )
 
 // sample is what one adapter showed in one round of a scenario.
@@ -52,7 +54,8 @@ type window struct {
 	violations uint64
 	counts     [][]float64 // sections of each goroutine of each process
 	server     serverUsage
-	client     result // of all processes
+	client     result  // of all processes
+	memory     float64 // of the keys in Redis
 }
 
 func (w window) sample() sample {
@@ -76,6 +79,8 @@ func (w window) sample() sample {
 		goroutines:     float64(w.client.Goroutines),
 		connections:    float64(w.server.connections),
 		bytesEach:      w.client.Bytes,
+		redisMemory:    w.memory,
+		clientMemory:   w.client.Memory,
 	}}
 }
 
@@ -86,4 +91,18 @@ func (m metric) lessIsBetter() bool {
 		return false
 	}
 	return true
+}
+
+func (m metric) isTime() bool {
+	switch m {
+	case timePerOp, serverTime, serverCPUPerOp, clientCPUPerOp, latencyMedian, latencyP99:
+		return true
+	}
+	return false
+}
+
+func (m metric) isShare() bool { return m == serverShare || m == clientShare }
+
+func (m metric) isBytes() bool {
+	return m == bytesEach || m == redisMemory || m == clientMemory
 }

@@ -131,6 +131,7 @@ func (c crowd) results() (sum result, err error) {
 		sum.Allocs += res.Allocs
 		sum.Goroutines += res.Goroutines
 		sum.Bytes += res.Bytes
+		sum.Memory += res.Memory
 		sum.Latencies = append(sum.Latencies, res.Latencies...)
 		return err
 	})

@@ -20,7 +20,10 @@ func (s settings) keep(h extender) held {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &kept{extender: h, cancel: cancel, ended: make(chan struct{})}
-	go k.renew(ctx, s.ttl)
+	go func() {
+		defer close(k.ended)
+		k.err = renew(ctx, h, s.ttl)
+	}()
 	return k
 }
 
@@ -31,18 +34,17 @@ type kept struct {
 	err    error // once ended
 }
 
-func (k *kept) renew(ctx context.Context, ttl time.Duration) {
-	defer close(k.ended)
+// renew extends h every TTL/3. It ends with ctx, or with an error before.
+func renew(ctx context.Context, h extender, ttl time.Duration) error {
 	tick := time.NewTicker(ttl / 3)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
-			if err := k.extend(ctx, ttl); err != nil && ctx.Err() == nil {
-				k.err = err
-				return
+			if err := h.extend(ctx, ttl); err != nil && ctx.Err() == nil {
+				return err
 			}
 		}
 	}

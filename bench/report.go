@@ -27,6 +27,7 @@ type report struct {
 func (r report) write(w io.Writer) error {
 	var b strings.Builder
 	r.writeHead(&b)
+	r.writeOverview(&b)
 	for _, s := range r.campaign.scenarios {
 		r.writeScenario(&b, s)
 	}
@@ -83,6 +84,10 @@ func version(a adapter) string {
 
 func (r report) writeScenario(b *strings.Builder, s scenario) {
 	fmt.Fprintf(b, "## %s\n\n%s", s.title, s.about)
+	if len(s.series) > 0 {
+		r.writeGrowth(b, s)
+		return
+	}
 	if s.group != waiting && s.group != holding {
 		fmt.Fprintf(b, " %s of %v.", plural(s.rounds, "round"), s.window)
 	}
@@ -90,12 +95,111 @@ func (r report) writeScenario(b *strings.Builder, s scenario) {
 	r.writeTable(b, s)
 	r.writeStandstills(b, s)
 	r.writeComparison(b, s)
-	if r.out != "" {
-		for _, file := range s.plots() {
-			fmt.Fprintf(b, "![%s](%s)\n", s.title, filepath.ToSlash(filepath.Join(r.out, file)))
-		}
-		fmt.Fprintln(b)
+	r.writeFigures(b, r.campaign.figures(s))
+}
+
+func (r report) writeFigures(b *strings.Builder, figures []figure) {
+	if r.out == "" || len(figures) == 0 {
+		return
 	}
+	for _, f := range figures {
+		fmt.Fprintf(b, "![%s](%s)\n", f.title, filepath.ToSlash(r.path(f)))
+	}
+	fmt.Fprintln(b)
+}
+
+// writeOverview sets loopback and network side by side.
+func (r report) writeOverview(b *strings.Builder) {
+	var shown []scenario
+	heads, rules := []string{"adapter"}, []string{"---"}
+	for _, s := range r.campaign.scenarios {
+		twin, ok := r.campaign.scenario(s.twin)
+		if !ok {
+			continue
+		}
+		for _, s := range []scenario{twin, s} {
+			shown = append(shown, s)
+			heads, rules = append(heads, s.title+": "+column{metric: s.chart}.title(s)), append(rules, "---:")
+		}
+	}
+	if len(shown) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "## Loopback and network\n\nThe network adds %s to each round trip.\n\n", lan.span())
+	writeRow(b, heads)
+	writeRow(b, rules)
+	for _, a := range r.campaign.adapters {
+		if row, ok := r.overviewRow(a, shown); ok {
+			writeRow(b, row)
+		}
+	}
+	fmt.Fprintln(b)
+}
+
+// overviewRow is not ok for an adapter that takes part in none of the scenarios.
+func (r report) overviewRow(a adapter, shown []scenario) (row []string, ok bool) {
+	row = []string{a.title}
+	for _, s := range shown {
+		row = append(row, r.cell(s, a, column{metric: s.chart}))
+		ok = ok || a.groups&s.group != 0
+	}
+	return row, ok
+}
+
+// writeGrowth writes a table for each series: of each adapter, a row for each
+// point.
+func (r report) writeGrowth(b *strings.Builder, s scenario) {
+	fmt.Fprintf(b, " %s of %v.\n\n", plural(s.rounds, "round"), s.window)
+	figures := r.campaign.figures(s)
+	for i, of := range s.series {
+		fmt.Fprintf(b, "### %s\n\n%s\n\n", of.title, of.about)
+		r.writeSeries(b, of)
+		r.writeFigures(b, figures[i:i+1])
+	}
+}
+
+func (r report) writeSeries(b *strings.Builder, of series) {
+	first := of.points[0]
+	heads, rules := []string{"adapter", of.many}, []string{"---", "---:"}
+	for _, m := range growthColumns() {
+		heads, rules = append(heads, column{metric: m}.title(first.scenario)), append(rules, "---:")
+		if m != commandsPerOp {
+			heads, rules = append(heads, growthHead(m, first)), append(rules, "---:")
+		}
+	}
+	writeRow(b, heads)
+	writeRow(b, rules)
+	for _, a := range r.campaign.taking(first.scenario) {
+		for _, p := range of.points {
+			writeRow(b, r.growthRow(a, of, p))
+		}
+	}
+	fmt.Fprintln(b)
+}
+
+// growthHead is the title of what is beside the value: of time how often that of
+// the first point, of memory that of each.
+func growthHead(m metric, first point) string {
+	if m.isBytes() {
+		return "for each"
+	}
+	return fmt.Sprintf("× that of %d", first.many)
+}
+
+func (r report) growthRow(a adapter, of series, p point) []string {
+	row := []string{a.title, tickCount(float64(p.many))}
+	for _, m := range growthColumns() {
+		v := r.results.median(p.scenario.id, a.id, m)
+		row = append(row, m.show(v))
+		switch {
+		case m.isBytes():
+			row = append(row, m.show(v/float64(p.many)))
+		case m.isTime():
+			first := r.results.rounds(of.points[0].scenario.id, a.id, m)
+			row = append(row, showRatio(median(ratios(r.results.rounds(p.scenario.id, a.id, m), first))))
+		}
+	}
+	return row
 }
 
 func plural(n int, word string) string {

@@ -18,6 +18,8 @@ type scenario struct {
 	rounds  int
 	columns []column
 	chart   metric // what its plot shows, and who is first is told by
+	twin    string // on a network: the same without it
+	series  []series
 }
 
 // column is one column of a scenario's table: a metric, or its ratio to that of
@@ -40,6 +42,7 @@ const (
 const (
 	serial             = "serial"
 	serialCancelable   = "serial-cancelable"
+	withLock           = "withlock"
 	parallel           = "parallel"
 	parallelCancelable = "parallel-cancelable"
 	hot                = "hot"
@@ -47,20 +50,31 @@ const (
 	hotPause           = "hot-pause"
 	hotProcesses       = "hot-processes"
 	handOver           = "handover"
+	networkSerial      = "network-serial"
+	networkParallel    = "network-parallel"
+	networkHandOver    = "network-handover"
+	networkHot         = "network-hot"
 	idle               = "idle"
 	holdMany           = "held"
+	growth             = "growth"
 )
 
+// scenarios are in the order of the report. A context that can end is what a
+// program has almost always, so these rows come first.
 func scenarios(p plan) []scenario {
+	one, crowd := task{Goroutines: 1}, task{Goroutines: crowdSize}
+	oneEndless, crowdEndless := endless(one), endless(crowd)
+	crowds := task{Processes: crowdOf, Goroutines: crowdOf, Endless: true}
 	return []scenario{
-		cycling(p, serial, "Uncontended, one goroutine", "One goroutine acquires and releases one name. Its context can never end.",
-			task{Goroutines: 1, Endless: true}),
-		cycling(p, serialCancelable, "Uncontended, one goroutine, cancelable context", "The same with a context that can be cancelled.",
-			task{Goroutines: 1}),
-		cycling(p, parallel, "Uncontended, 64 goroutines", "Each acquires and releases a name of its own. Their contexts can never end.",
-			task{Goroutines: crowdSize, Endless: true}),
-		cycling(p, parallelCancelable, "Uncontended, 64 goroutines, cancelable context", "The same with a context that can be cancelled.",
-			task{Goroutines: crowdSize}),
+		cycling(p, serialCancelable, "Uncontended, one goroutine", "One goroutine acquires and releases one name. Its context can be cancelled.", one),
+		networked(cycling(p, networkSerial, "Uncontended, one goroutine", "", one), serialCancelable),
+		cycling(p, serial, "Uncontended, one goroutine, endless context", "The same with a context that can never end.", oneEndless),
+		cycling(p, withLock, "Uncontended, around a function", "One goroutine runs an empty function while it holds one name: the lease is renewed meanwhile, "+
+			"the function's context ends when the lock is lost, and the lock is released whatever the function does. redislock has WithLock for it, "+
+			"rueidislock does it always; for the others it is written by hand (`within.go`).", task{Goroutines: 1, Within: true}),
+		cycling(p, parallelCancelable, "Uncontended, 64 goroutines", "Each acquires and releases a name of its own. Their contexts can be cancelled.", crowd),
+		networked(cycling(p, networkParallel, "Uncontended, 64 goroutines", "", crowd), parallelCancelable),
+		cycling(p, parallel, "Uncontended, 64 goroutines, endless context", "The same with contexts that can never end.", crowdEndless),
 		contending(p, hot, "One hot name, one process", "64 goroutines of one process, no pause between two sections. Their contexts can never end.",
 			task{Processes: 1, Goroutines: crowdSize, Endless: true}),
 		contending(p, hotCancelable, "One hot name, one process, cancelable context", "The same with a context that can be cancelled.",
@@ -68,9 +82,24 @@ func scenarios(p plan) []scenario {
 		contending(p, hotPause, "One hot name, one process, 5 ms pause", "As the first, but each pauses for 5 ms after its section.",
 			task{Processes: 1, Goroutines: crowdSize, Endless: true, Pause: betweenOps}),
 		contending(p, hotProcesses, "One hot name, 8 processes", "8 operating system processes of 8 goroutines each, no pause between two sections. Their contexts can never end.",
-			task{Processes: crowdOf, Goroutines: crowdOf, Endless: true}),
-		handingOver(p), idling(p), holdingMany(p),
+			crowds),
+		networked(contending(p, networkHot, "One hot name, 8 processes", "", crowds), hotProcesses),
+		handingOver(p, handOver), networked(handingOver(p, networkHandOver), handOver),
+		idling(p), holdingMany(p), growing(p),
 	}
+}
+
+func endless(t task) task {
+	t.Endless = true
+	return t
+}
+
+// networked is s, which is the scenario twin but for the network.
+func networked(s scenario, twin string) scenario {
+	s.twin, s.task.Network = twin, lan
+	s.title += ", network"
+	s.about = fmt.Sprintf("The same on a network: everything that Redis sends takes %s longer, uniformly distributed.", lan.span())
+	return s
 }
 
 func cycling(p plan, id, title, about string, t task) scenario {
@@ -110,9 +139,9 @@ func contending(p plan, id, title, about string, t task) scenario {
 	return s
 }
 
-func handingOver(p plan) scenario {
+func handingOver(p plan, id string) scenario {
 	return scenario{
-		id: handOver, title: "Hand-over latency", op: "hand-over", group: latency,
+		id: id, title: "Hand-over latency", op: "hand-over", group: latency,
 		about: fmt.Sprintf("From the start of the release in one client to the return of the acquisition in another, both of one process "+
 			"(one clock). %d names at different moments, each held for %v to %v after the other began to wait. "+
 			"Of PING, one trip.", passedOn, minHold, maxHold),

@@ -20,6 +20,9 @@ type task struct {
 	Pause      time.Duration // between two sections
 	Settle     time.Duration // until everybody waits who should
 	TTL        time.Duration
+	Network    network
+	Within     bool // the section is a function that the library calls, with renewal
+	Weigh      bool // the memory of the process is measured
 }
 
 type jobKind string
@@ -29,6 +32,7 @@ const (
 	jobHandOver jobKind = "handover" // from one client to another, to measure how long it takes
 	jobIdle     jobKind = "idle"     // waiting for a lock that nobody releases
 	jobHold     jobKind = "hold"     // holding locks that are renewed
+	jobTurnover jobKind = "turnover" // holding locks, and giving one after the other back and taking it again
 )
 
 // name is the lock of the goroutine with this number.
@@ -59,5 +63,8 @@ func (t task) contender(goroutine int) int { return t.Process*t.Goroutines + gor
 func (t task) contenders() int { return t.Processes * t.Goroutines }
 
 func (t task) settings() settings {
-	return settings{addr: t.Addr, ttl: t.TTL, renew: t.Job == jobHold, conns: t.Goroutines}
+	return settings{
+		addr: t.Addr, ttl: t.TTL, renew: t.Job == jobHold, conns: t.Goroutines,
+		network: t.Network, process: t.Process,
+	}
 }

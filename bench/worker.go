@@ -32,6 +32,7 @@ type result struct {
 	Goroutines int             // at the end
 	Latencies  []time.Duration // of hand-overs
 	Bytes      float64         // of heap and stacks for each lock or waiter
+	Memory     float64         // heap and stacks, with everything that the locker needs
 }
 
 // job is the load of a worker.
@@ -86,6 +87,8 @@ func newJob(t task) (job, error) {
 		return newIdlers(t, a)
 	case jobHold:
 		return newHolders(t, a)
+	case jobTurnover:
+		return newTurnover(t, a)
 	}
 	return nil, fmt.Errorf("no job %q", t.Job)
 }
