@@ -3,7 +3,9 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
@@ -52,6 +54,7 @@ type singleClaim struct {
 	mu sync.Mutex
 	traces
 	held     bool    // the lock was granted to it, and not released
+	freed    bool    // it was released
 	ticketed bool    // a ticket of it was sent
 	inbox    string  // in the last one; empty if that could not be queued
 	kept     minHold // of the release
@@ -134,13 +137,17 @@ func (c *singleClaim) doubt(call *wire.Call, r wire.Request) {
 	c.mayGet(call)
 }
 
-func (c *singleClaim) mayGet(call *wire.Call) {
+func (c *singleClaim) mayGet(call *wire.Call) { c.lookLater(c.noted(call)) }
+
+// noted returns what is to be waited for, see lookAfter.
+func (c *singleClaim) noted(call *wire.Call) []*wire.Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.note(call)
-	if c.over != nil {
-		c.takeBack()
+	if c.over == nil {
+		return nil
 	}
+	return c.lookAfter()
 }
 
 func (c *singleClaim) offer(inbox string) {
@@ -233,11 +240,51 @@ func (c *singleClaim) releases(t releaseTry) {
 // after the release may take or queue for the lock once more, under a token that is
 // nobody's any longer. (A lock that ends otherwise is left alone: it may have been handed
 // to another process, which goes on with its token.)
-func (c *singleClaim) released(ctx context.Context) {
+func (c *singleClaim) released(ctx context.Context) { c.lookLater(c.ended(ctx)) }
+
+// ended returns what is to be waited for, see lookAfter.
+func (c *singleClaim) ended(ctx context.Context) []*wire.Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held, c.over = false, ctx
+	c.held, c.freed, c.over = false, true, ctx
+	return c.lookAfter()
+}
+
+// lookAfter takes back what is there or may yet come. After a release it returns requests
+// that are under way, if there are any, and leaves them their time: most often they are
+// questions that were executed before the grant, and have left nothing. The caller has
+// locked mu.
+func (c *singleClaim) lookAfter() (underWay []*wire.Call) {
+	if c.freed && c.underWay() {
+		return slices.Clone(c.calls)
+	}
 	c.takeBack()
+	return nil
+}
+
+// lookLater looks again when all of these requests have ended.
+func (c *singleClaim) lookLater(calls []*wire.Call) {
+	if len(calls) == 0 {
+		return
+	}
+	whenAllDone(calls, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.takeBack()
+	})
+}
+
+// whenAllDone calls f once all calls are done: at once if they are.
+func whenAllDone(calls []*wire.Call, f func()) {
+	var left atomic.Int32
+	left.Store(int32(len(calls)))
+	for _, c := range calls {
+		c.WhenDone(func() {
+			if left.Add(-1) == 0 {
+				f()
+			}
+		})
+	}
 }
 
 // abandon does nothing: nothing is asked by a claim of its own accord.

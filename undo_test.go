@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/e2e3f2a3/redislock/internal/wire"
@@ -313,5 +314,35 @@ func TestUndoingOnAQuorumIsDoneByTheNode(t *testing.T) {
 		for i := range q.nodes {
 			require.Zero(t, len(q.nodes[i].locks()), "node %d", i)
 		}
+	})
+}
+
+// A question whose reply comes after the grant, and after the release, was executed before
+// both. Nothing has to be looked after.
+func TestAQuestionOvertakenByTheGrantCostsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		holder := r.acquire("a", time.Hour)
+		lk := r.lockerOn(r.connect())
+		got := make(chan *Lock)
+		go func() {
+			lock, err := lk.Acquire(t.Context(), "a", time.Hour)
+			assert.NoError(t, err)
+			got <- lock
+		}()
+		synctest.Wait()
+		require.Len(t, r.tickets(), 1)
+		arrive := r.net.delayReply(opAcquire)
+		before := r.requests(opAcquire)
+		time.Sleep(time.Second)
+		require.Equal(t, before+1, r.requests(opAcquire), "its reply is on the way")
+		require.NoError(t, holder.Release(t.Context()))
+		lock := <-got
+		require.NotNil(t, lock)
+		require.NoError(t, lock.Release(t.Context()))
+		require.Equal(t, 2, r.requests(opRelease))
+		arrive()
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, r.requests(opRelease), "no look")
+		lk.one().undoings.requireNone(t)
 	})
 }
