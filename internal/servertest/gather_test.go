@@ -32,6 +32,7 @@ func (r *rig) blocked(t testing.TB) int {
 // What keeps a lock does not wait behind acquisitions that wait for replicas, however
 // many they are.
 func TestServerReplicasThatAreSilentCostNoRenewal(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const ttl, crowd, atOnce = 3 * time.Second, 200, 2
 	r := newFollowed(t, 1)

@@ -325,6 +325,7 @@ func TestServerRestartWhileWaitedOn(t *testing.T) {
 // The cancel of a waiter races with the grant, in every way in which it can get the
 // lock. No key is orphaned, no ticket stays, and the waiter behind it is woken.
 func TestServerCancelThatRacesWithTheHandOverLosesNothing(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const workers, rounds = 8, 250 // of each of three kinds: 10,000 in all with those that need not wait
 	r := newRig(t)

@@ -88,6 +88,7 @@ func (c *elsewhere) Subscribe(ctx context.Context, channels ...string) *redis.Pu
 }
 
 func TestServerSubscriptionElsewhereIsReportedOnce(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newRig(t)
 	other := redistest.Start(t)
@@ -151,6 +152,7 @@ func (c *cuttable) Read(b []byte) (int, error) {
 
 // A proxy confirms subscriptions and cuts them.
 func TestServerSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newRig(t)
 	const names, watched = 200, 5 * time.Second

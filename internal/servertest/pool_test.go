@@ -38,6 +38,7 @@ func (r *rig) occupy(t *testing.T, client *redis.Client, connections int) (free 
 
 // A client whose connections are all in use has sent nothing, and the error says so.
 func TestServerNoFreeConnectionIsNoSilence(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const connections, ttl = 3, 1500 * time.Millisecond
 	const busy = "all 3 connections of the client are in use"

@@ -113,6 +113,7 @@ func TestServerNoLockStaysOfCallsThatTimeOut(t *testing.T) {
 
 // 10,000 waiters on as many names, 30 ms away, leave at once; then the holders release.
 func TestServerNoTicketStaysOfWaitersThatLeave(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const names = 10_000
 	r := newRig(t)
@@ -153,6 +154,7 @@ func TestServerGrantsToWaitersThatLeaveAreGivenBack(t *testing.T) {
 
 // 100 calls a second fail for eight seconds, in which Redis stands still.
 func TestServerUndoingIsBoundedWhileRedisStandsStill(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newRig(t)
 	lk := r.locker(t)

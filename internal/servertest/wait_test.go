@@ -177,6 +177,7 @@ func (r *rig) outages() map[string]struct{ begin, end func() } {
 
 // An outage is not contention.
 func TestServerThatIsAwayIsNotContention(t *testing.T) {
+	long(t)
 	t.Parallel()
 	r := newRig(t)
 	for outage, how := range r.outages() {

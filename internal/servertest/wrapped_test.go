@@ -35,6 +35,7 @@ func (c *traced) Process(ctx context.Context, cmd redis.Cmder) error {
 }
 
 func TestServerWrappedClusterClientIsOneOfACluster(t *testing.T) {
+	long(t)
 	t.Parallel()
 	c := startShards(t)
 	ctx := t.Context()
