@@ -96,6 +96,10 @@ func quoteKey(key string) string {
 	return strconv.Quote(key[:maxKeyText]) + "..."
 }
 
+// errInterrupted stands for the result of a call until there is one: a hook of the client
+// may panic, or end the goroutine.
+var errInterrupted = errors.New("interrupted by a panic or runtime.Goexit")
+
 // errLate says that Redis granted the lock, but so late that the lease was over
 // when the reply arrived.
 var errLate = errors.New("reply arrived after the lease had ended")

@@ -162,7 +162,7 @@ func TestHandlesThatHaveEndedAreForgotten(t *testing.T) {
 	})
 }
 
-func (hs *handles) requireNone(t *testing.T) {
+func (hs *handles[H]) requireNone(t *testing.T) {
 	t.Helper()
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

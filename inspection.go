@@ -1,58 +1,17 @@
 package redislock
 
-import (
-	"context"
-	"fmt"
-	"time"
+import "time"
 
-	"github.com/e2e3f2a3/redislock/internal/lease"
-	"github.com/e2e3f2a3/redislock/internal/wire"
-)
-
-// errNoFence is what no script replies that was asked for the fence.
-var errNoFence = wire.Unexpected("no fence")
-
-var errResumedTooLate = fmt.Errorf("%w: its release may yet be executed", ErrReleased)
-
-// resume makes a handle of a lock that stands in Redis already. Unlike an
-// acquisition it leaves nothing to undo.
-func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
-	defer func() {
-		if !a.lk.handles.resumed(a.token.text) && lock != nil {
-			lock.endWith(&lock.released)
-			lock, failure = nil, a.failed(errResumedTooLate)
-		}
-	}()
-	late := false
-	var r extendReply
-	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
-		r, err = a.claim.extend(ctx, extendTry{ttl: a.ttl, fenced: true, alone: alone})
-		late = late || wire.MaybeLate(err)
-		return false, err
-	})
-	if err != nil {
-		return nil, a.failed(wire.Ended(ctx, err))
-	}
-	return a.resumed(r, late)
-}
-
-// resumed: late says that an earlier try may yet be executed, and set the lease to
-// its TTL once more.
-func (a *acquisition) resumed(r extendReply, late bool) (*Lock, error) {
-	switch {
-	case !r.held:
-		return nil, a.failed(ErrNotHeld)
-	case r.fence == 0: // it was asked for
-		return nil, a.failed(errNoFence)
-	case lease.From(r.sent, a.ttl).Remaining(time.Now()) <= 0:
-		return nil, a.failed(errLate)
-	}
-	lock := a.lk.newLock(a, grant{fence: r.fence, anchor: r.sent})
-	if late {
-		lock.term.MayBeCutTo(a.ttl)
-	}
-	a.lk.lines.held(lock)
-	return lock, nil
+// Info is what stands in Redis for one name. A name can be taken while nobody holds the
+// lock: it is kept by [WithMinHold], or those that wait are called, for a quarter of a
+// second at most, because a lease has ended. Held is true then, and Token empty.
+type Info struct {
+	Held     bool          // whether the name is taken, with this library or another
+	Token    string        // the holder's token, without metadata; empty if nobody holds the lock
+	Metadata string        // what the holder gave to WithMetadata, or the last one where the name is kept
+	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
+	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted
+	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record
 }
 
 func (r inspectReply) ttl() time.Duration {

@@ -72,23 +72,29 @@ func isToken(text string) bool {
 
 var errUntaggable = errors.New("a '}' without a hash tag before it leaves no way to keep the lock's keys in one slot")
 
+// naming is how the keys of names are made.
+type naming struct {
+	prefix    string
+	clustered bool // all keys of a lock must share a slot
+}
+
 // keysFor names the keys of a lock and checks the name. On a cluster all keys of
 // one script must share a slot, hence the braces: Redis hashes what stands
 // between the first '{' and the first '}' behind it, if that is not empty.
-func (lk *Locker) keysFor(name string) (lockKeys, error) {
-	keys := newLockKeys(lk.opts.prefix, name, false)
+func (n naming) keysFor(name string) (lockKeys, error) {
+	keys := newLockKeys(n.prefix, name, false)
 	tagged := hasHashTag(keys.lock) // then the tag comes along
 	if tagged {
-		keys = newLockKeys(lk.opts.prefix, name, true)
+		keys = newLockKeys(n.prefix, name, true)
 	}
 	switch {
 	case name == "":
 		return keys, fmt.Errorf("%w: it is empty", ErrInvalidName)
-	case ambiguous(keys.lock, lk.opts.prefix):
+	case ambiguous(keys.lock, n.prefix):
 		return keys, fmt.Errorf("%w: %w", ErrInvalidName, errAmbiguous)
 	// Else the key becomes the tag of the others as a whole. With a '}' in it the tag
 	// would end there, and the slot would be another.
-	case lk.clustered && !tagged && strings.Contains(keys.lock, "}"):
+	case n.clustered && !tagged && strings.Contains(keys.lock, "}"):
 		return keys, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
 	}
 	keys.args = [3]any{keys.lock, keys.fence, keys.queue}

@@ -192,7 +192,7 @@ func (ls *lines) join(w *waiter) {
 	w.line.waiters.add(w)
 	if w.line.head() == w {
 		w.promote()
-		w.askIn(min(time.Until(w.due), patience))
+		w.askIn(min(time.Until(w.due), localWait))
 	}
 	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inboxes)
 	if w.line.contended {
@@ -200,10 +200,10 @@ func (ls *lines) join(w *waiter) {
 	}
 }
 
-// patience is how long one who finds a holder of this Locker, and nobody waiting,
+// localWait is how long one who finds a holder of this Locker, and nobody waiting,
 // relies on being brought along. The holder may have lost the lock without knowing
 // it yet; but where sections are short it is not worth a request to find out.
-const patience = 25 * time.Millisecond
+const localWait = 25 * time.Millisecond
 
 // promote makes w the head. If a lock of this Locker is before it, that one's
 // release will bring it along; until then it looks after things once in a while.

@@ -4,23 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
 )
-
-// Client is the little that is needed of go-redis. *redis.Client has it, also one
-// made by redis.NewFailoverClient, and *redis.ClusterClient. The client stays the caller's: it is never
-// closed, reconfigured or copied here.
-type Client interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-	Pipeline() redis.Pipeliner
-	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
-}
 
 // Locker acquires locks on one Redis, or on several ([NewQuorum]). It is safe for
 // concurrent use, needs no closing, and is best shared: one in a process for each Redis.
@@ -33,14 +22,14 @@ type Client interface {
 // While locks are held, and up to a second longer, a timer compares the process's clocks
 // once a second.
 type Locker struct {
-	backend   backend
-	clustered bool // all keys of a lock must share a slot
-	opts      *options
+	naming
+	backend backend
+	opts    *options
 
 	clocks  lease.Clocks
 	lines   lines
 	inboxes inboxes
-	handles handles
+	handles handles[*Lock]
 	doubts  doubts
 	reports *reports
 }
@@ -73,24 +62,9 @@ func New(client Client, opts ...Option) *Locker {
 }
 
 func newLocker(b backend, clustered bool, opts *options) *Locker {
-	lk := &Locker{backend: b, clustered: clustered, opts: opts, reports: opts.reports}
+	lk := &Locker{naming: naming{opts.prefix, clustered}, backend: b, opts: opts, reports: opts.reports}
 	lk.inboxes.lk = lk
 	return lk
-}
-
-func isNil(client Client) bool {
-	if client == nil {
-		return true
-	}
-	v := reflect.ValueOf(client)
-	return v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// replyLimit is how long a request about a lock with this TTL waits for its
-// reply. Beyond the TTL a reply would be worthless; beyond five seconds (what
-// go-redis itself waits by default) a fresh connection is the better bet.
-func replyLimit(ttl time.Duration) time.Duration {
-	return min(max(ttl, time.Second), 5*time.Second)
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
@@ -181,18 +155,6 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	a.claim = lk.backend.claim(a.subject)
 	a.claim.adopt()
 	return a.resume(ctx)
-}
-
-// Info is what stands in Redis for one name. A name can be taken while nobody holds the
-// lock: it is kept by [WithMinHold], or those that wait are called, for a quarter of a
-// second at most, because a lease has ended. Held is true then, and Token empty.
-type Info struct {
-	Held     bool          // whether the name is taken, with this library or another
-	Token    string        // the holder's token, without metadata; empty if nobody holds the lock
-	Metadata string        // what the holder gave to WithMetadata, or the last one where the name is kept
-	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
-	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted
-	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record
 }
 
 // Inspect reads who holds the lock called name. What it says may be outdated when
@@ -289,8 +251,6 @@ type Lock struct {
 	// stopRenewal ends the watchdog; it is nil without one.
 	stopRenewal context.CancelFunc
 
-	older *Lock // the handle with the same token that was made before; guarded by handles.mu
-
 	mu         sync.Mutex
 	extending  chan struct{} // see extendTurn
 	release    *release      // the release under way, or the last one
@@ -307,7 +267,7 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 		granted: g.server, least: a.opts.minHold,
 	}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
-	lk.handles.enter(l)
+	lk.handles.enter(l.token.text, l)
 	if !a.opts.watchdog {
 		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
 		return l
@@ -464,7 +424,7 @@ func (l *Lock) whyExpired() string {
 // endWith ends the lock with a cause, and reports false if it has ended before.
 func (l *Lock) endWith(cause error) (first bool) {
 	first = l.term.End(cause)
-	l.lk.handles.leave(l)
+	l.lk.handles.leave(l.token.text, l)
 	if l.stopRenewal != nil {
 		l.stopRenewal()
 	}

@@ -24,15 +24,3 @@ type minHold struct {
 func (h minHold) arg() string {
 	return fmt.Sprintf("%d %d", h.granted, (h.least+time.Microsecond-1)/time.Microsecond)
 }
-
-// minHold is that of l, from the grant. A fence is never below the time at which it was
-// minted, and above only if the clock was set back. What else is known of the time of the
-// grant may be too late, if the lock was found to be granted by asking, or 0, if it was
-// adopted.
-func (l *Lock) minHold() minHold {
-	granted := l.fence
-	if l.granted > 0 {
-		granted = min(granted, l.granted)
-	}
-	return minHold{granted: granted, least: l.least}
-}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file checks the hand-over protocol (lua/queue.lua, lines.go, waiting.go,
+// This file checks the hand-over protocol (lua/lib/queue.lua, lines.go, acquire.go,
 // inbox.go, undo.go, release.go) by brute force: a small model of it is run
 // through every order in which its events can happen, breadth first, so that a
 // counterexample is a shortest one.
@@ -662,7 +662,7 @@ func (m *model) learned(s *state, r messageState) {
 	}
 }
 
-// ---- waiting.go, release.go
+// ---- acquire.go, release.go
 
 func (m *model) ask(s *state, t token) {
 	w, p := &s.w[t], m.proc(s, t)

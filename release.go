@@ -55,7 +55,7 @@ func (l *Lock) Release(ctx context.Context) error {
 		return l.failed(opRelease, errNoLock)
 	}
 	r, done := l.startRelease(ctx, ctx.Done())
-	err := l.await(ctx, r, releaseWait{done: done, hurry: ctx.Done(), grace: releaseGrace})
+	err := l.await(ctx, r, patience{done: done, hurry: ctx.Done(), grace: releaseGrace})
 	l.logged(ctx, err)
 	return err
 }
@@ -82,7 +82,7 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 	if begun {
 		go l.runInBackground(context.WithoutCancel(ctx), r)
 	}
-	err := l.await(ctx, r, releaseWait{done: l.doneWith(r), hurry: hurry, grace: finishGrace, limit: limit})
+	err := l.await(ctx, r, patience{done: l.doneWith(r), hurry: hurry, grace: finishGrace, limit: limit})
 	switch {
 	case errors.Is(err, ErrReleased), errors.Is(err, ErrDetached):
 		return nil // fn has released it, or given it away
@@ -187,7 +187,7 @@ func (l *departing) Departs() { (*Lock)(l).departs() }
 // may have the lock.
 func (l *Lock) departs() {
 	l.term.MayEnd(&l.released)
-	for _, other := range l.lk.handles.depart(l) { // on purpose: nothing for a warning
+	for _, other := range l.lk.handles.depart(l.token.text, l) { // on purpose: nothing for a warning
 		if other.endWith(other.failed(opHold, errReleasedByOther)) {
 			other.lk.lines.lost(other)
 			other.claim.abandon()
@@ -198,42 +198,9 @@ func (l *Lock) departs() {
 
 var errReleasedByOther = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
 
-// releaseWait is how long somebody waits for a release.
-type releaseWait struct {
-	done, hurry <-chan struct{}
-	grace       time.Duration // after hurry
-	limit       time.Duration // in any case; 0: none
-}
-
-// over reports whether done was closed in time.
-func (w releaseWait) over() bool {
-	var limited <-chan time.Time
-	if w.limit > 0 {
-		timer := time.NewTimer(w.limit)
-		defer timer.Stop()
-		limited = timer.C
-	}
-	select {
-	case <-w.done:
-		return true
-	case <-limited:
-		return false
-	case <-w.hurry:
-	}
-	timer := time.NewTimer(w.grace)
-	defer timer.Stop()
-	select {
-	case <-w.done:
-		return true
-	case <-limited:
-	case <-timer.C:
-	}
-	return false
-}
-
 // await waits for the result of a release. If it takes too long, the handle ends: what
 // goes on in the background may be executed at any time.
-func (l *Lock) await(ctx context.Context, r *release, w releaseWait) error {
+func (l *Lock) await(ctx context.Context, r *release, w patience) error {
 	began := time.Now()
 	if !w.over() {
 		l.abandon()
@@ -268,8 +235,6 @@ func (l *Lock) result(r *release) error {
 	}
 	return l.failed(opRelease, err)
 }
-
-var errInterrupted = errors.New("interrupted by a panic or runtime.Goexit")
 
 // run makes a release, and notes what it came to. Its caller waits, so there is no further
 // try once the lease is over.
@@ -348,8 +313,8 @@ func (l *Lock) mayRelease() bool {
 // also where a panic has come between.
 func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err error) {
 	valid := l.mayRelease()
-	l.lk.handles.release(l)
-	defer l.lk.handles.released(l)
+	l.lk.handles.release(l.token.text)
+	defer l.lk.handles.released(l.token.text)
 	err = errInterrupted
 	defer func() {
 		switch {
@@ -416,4 +381,16 @@ func (lk *Locker) deliver(ctx context.Context, next *waiter, r releaseReply, err
 	case lock == nil:
 		next.a.claim.undo(ctx)
 	}
+}
+
+// minHold is that of l, from the grant. A fence is never below the time at which it was
+// minted, and above only if the clock was set back. What else is known of the time of the
+// grant may be too late, if the lock was found to be granted by asking, or 0, if it was
+// adopted.
+func (l *Lock) minHold() minHold {
+	granted := l.fence
+	if l.granted > 0 {
+		granted = min(granted, l.granted)
+	}
+	return minHold{granted: granted, least: l.least}
 }

@@ -129,6 +129,6 @@ func (rs *reports) last() <-chan struct{} {
 // that is written, but not for long.
 func (rs *reports) wait(ctx context.Context) {
 	if written := rs.last(); written != nil {
-		releaseWait{done: written, hurry: ctx.Done(), grace: reportGrace, limit: reportPatience}.over()
+		patience{done: written, hurry: ctx.Done(), grace: reportGrace, limit: reportPatience}.over()
 	}
 }

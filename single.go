@@ -40,6 +40,13 @@ func (s *single) home(key string) (addr string, on wire.Subscriber) { return s.c
 
 func (s *single) pushed(token string) { s.undoings.pushed(token) }
 
+// replyLimit is how long a request about a lock with this TTL waits for its
+// reply. Beyond the TTL a reply would be worthless; beyond five seconds (what
+// go-redis itself waits by default) a fresh connection is the better bet.
+func replyLimit(ttl time.Duration) time.Duration {
+	return min(max(ttl, time.Second), 5*time.Second)
+}
+
 // replyLimit leaves replicas the time to acknowledge, also a batch before the request's
 // own.
 func (s *single) replyLimit(ttl time.Duration) time.Duration {

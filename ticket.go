@@ -41,30 +41,6 @@ func (t *ticket) size() int {
 	return 100 + len(t.metadata)
 }
 
-// ticket is the text of the one for an inbox.
-func (a *acquisition) ticket(inbox string) string {
-	switch inbox {
-	case "":
-		return "" // it never had one
-	case a.ready.inbox:
-		return a.ready.ticket
-	}
-	t := ticket{inbox: inbox, ttl: a.ttl, metadata: a.opts.metadata}
-	return t.text(a.lk.opts.prefix, &a.keys, a.token)
-}
-
-// prepareTicket is for one who joins a line, and so has nothing to do: the release that
-// brings it along is made by one who has.
-//
-// With much metadata it is not worth the memory.
-func (a *acquisition) prepareTicket(inbox string) {
-	if len(a.opts.metadata) > 256 {
-		return
-	}
-	ticket := a.ticket(inbox)
-	a.ready.inbox, a.ready.ticket = inbox, ticket
-}
-
 // ticketing is what a question says of the queue; nothing if ticket is empty.
 type ticketing struct {
 	inbox  string

@@ -11,6 +11,23 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
+// Client is the part of a go-redis client that this package uses. *redis.Client has it,
+// also one made by redis.NewFailoverClient, and *redis.ClusterClient. The client stays the
+// caller's: it is never closed, reconfigured or copied here.
+type Client interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
+}
+
+func isNil(client Client) bool {
+	if client == nil {
+		return true
+	}
+	v := reflect.ValueOf(client)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
 // sharded is what a ring can do, and a client of one server cannot.
 type sharded interface {
 	ForEachShard(ctx context.Context, fn func(ctx context.Context, shard *redis.Client) error) error
