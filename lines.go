@@ -60,29 +60,30 @@ import (
 	"sync"
 	"time"
 
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 // lines holds what a Locker knows of each name that it holds or waits for.
 type lines struct {
 	mu    sync.Mutex
-	names map[string]*line   // by lock key
-	heads map[string]*waiter // by token: those a grant may be pushed to
+	names map[string]*localLine // by lock key
+	heads map[string]*waiter    // by token: those a grant may be pushed to
 }
 
-// line is the local queue for one name: first come, first served. Only its head
+// localLine is the local queue for one name: first come, first served. Only its head
 // is represented in Redis; the others cost nothing.
-type line struct {
+type localLine struct {
 	holder    *Lock // the lock of this Locker that stands in the key, as far as known
 	waiters   row
-	contended bool      // somebody has been seen to hold the lock; before that, nobody waits but asks
-	inbox     *inbox    // where its head's grants arrive; nil while nobody waits, or that is unknown
-	place     int64     // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
-	outage    error     // why the last question was not answered, or nil
-	sufferer  *waiter   // the one that had asked it
-	warned    bool      // of the outage
-	turn      time.Time // since when it has had the lock without a break
-	polling   time.Time // since when its heads have found no place in the queue, although there is an inbox
+	contended bool        // somebody has been seen to hold the lock; before that, nobody waits but asks
+	inbox     *line.Inbox // where its head's grants arrive; nil while nobody waits, or that is unknown
+	place     int64       // of the line's ticket in the queue, us; 0: none. A head that gives up leaves it to the next
+	outage    error       // why the last question was not answered, or nil
+	sufferer  *waiter     // the one that had asked it
+	warned    bool        // of the outage
+	turn      time.Time   // since when it has had the lock without a break
+	polling   time.Time   // since when its heads have found no place in the queue, although there is an inbox
 
 	alarm *time.Timer // rouses the head when it is due; nil until one has had to wait for that
 }
@@ -91,13 +92,13 @@ type line struct {
 // change is guarded by lines.mu.
 type waiter struct {
 	a     *acquisition
-	line  *line
+	line  *localLine
 	left  bool         // its line
 	lock  *Lock        // what it has left with, if anything
 	tries int          // requests that failed before there was any answer
 	pause wire.Backoff // between questions of one that is not in the queue
 	apart bool         // its next question travels alone
-	asked *inbox       // whose ticket its last question carried; nil: it had none
+	asked *line.Inbox  // whose ticket its last question carried; nil: it had none
 
 	joined     time.Time     // its line
 	due        time.Time     // when it asks Redis next; zero: not while others are before it
@@ -116,16 +117,16 @@ type waiter struct {
 
 // unusedLines keeps lines for the next acquisition: one that is not waited for comes and
 // goes with each.
-var unusedLines = sync.Pool{New: func() any { return new(line) }}
+var unusedLines = sync.Pool{New: func() any { return new(localLine) }}
 
 // at finds the line for a key. A line exists while it has a holder or waiters.
-func (ls *lines) at(key string) *line {
+func (ls *lines) at(key string) *localLine {
 	l := ls.names[key]
 	if l == nil {
 		if ls.names == nil {
-			ls.names = make(map[string]*line)
+			ls.names = make(map[string]*localLine)
 		}
-		l = unusedLines.Get().(*line)
+		l = unusedLines.Get().(*localLine)
 		ls.names[key] = l
 	}
 	return l
@@ -133,14 +134,14 @@ func (ls *lines) at(key string) *line {
 
 // tidy follows every change of a line: it forgets an empty one, and minds that the
 // inbox is open while somebody waits: the one on the server where the key stands now.
-func (ls *lines) tidy(key string, l *line, ins *inboxes) {
-	var in *inbox
+func (ls *lines) tidy(key string, l *localLine, ins *line.Inboxes) {
+	var in *line.Inbox
 	if l.contended && l.waiters.first != nil {
-		in = ins.of(key)
+		in = ins.Of(key)
 	}
 	if in != l.inbox {
-		l.inbox.need(false)
-		in.need(true)
+		l.inbox.Need(false)
+		in.Need(true)
 		l.inbox, l.polling = in, time.Time{}
 	}
 	if l.holder == nil && l.waiters.first == nil && ls.names[key] == l {
@@ -148,7 +149,7 @@ func (ls *lines) tidy(key string, l *line, ins *inboxes) {
 		if l.alarm != nil {
 			l.alarm.Stop()
 		}
-		*l = line{}
+		*l = localLine{}
 		unusedLines.Put(l)
 	}
 }
@@ -180,7 +181,7 @@ func (r *row) remove(w *waiter) {
 }
 
 // head is the waiter that is represented in Redis, or nil.
-func (l *line) head() *waiter {
+func (l *localLine) head() *waiter {
 	return l.waiters.first
 }
 
@@ -196,7 +197,7 @@ func (ls *lines) join(w *waiter) {
 	}
 	ls.tidy(w.a.keys.lock, w.line, &w.a.lk.inboxes)
 	if w.line.contended {
-		w.a.prepareTicket(w.line.inbox.liveID())
+		w.a.prepareTicket(w.line.inbox.LiveID())
 	}
 }
 
@@ -260,7 +261,7 @@ func (w *waiter) lastGrant() *Lock {
 // What is sure to be everybody's failure is passed on. Else nobody can be given
 // another's error, and all find out for themselves, at the same time: each waiting
 // for those before it, on a server that is silent, would take a time-out for each.
-func (l *line) failed(err error) {
+func (l *localLine) failed(err error) {
 	common := wire.Common(err)
 	for w := l.waiters.first; w != nil; w = w.behind {
 		switch {
@@ -281,7 +282,7 @@ func isOwn(err error) bool {
 }
 
 // hold notes that lock stands in the key, unless it has ended by now.
-func (l *line) hold(lock *Lock) {
+func (l *localLine) hold(lock *Lock) {
 	if cause, _ := lock.term.Peek(); cause == nil {
 		l.holder = lock
 		l.answered()
@@ -292,7 +293,7 @@ func (l *line) hold(lock *Lock) {
 }
 
 // answered notes that somebody holds the lock.
-func (l *line) answered() {
+func (l *localLine) answered() {
 	l.contended, l.outage, l.sufferer, l.warned = true, nil, nil, false
 }
 
@@ -352,7 +353,7 @@ func (w *waiter) askIn(d time.Duration) {
 		w.rouse()
 	case w.line.head() == w:
 		w.a.lk.lines.setAlarm(w.a.keys.lock, w.line, d)
-	default: // see (*line).failed: a try or two
+	default: // see (*localLine).failed: a try or two
 		time.AfterFunc(d, w.a.lk.lines.rouse(w))
 	}
 }
@@ -378,7 +379,7 @@ func (w *waiter) waitsItsTurn() bool {
 // setAlarm has a line's head roused in a while. It is one timer for the line, because a
 // waiter that had its own would have to be woken to set it when it becomes the head, and
 // most heads have the lock before they are due.
-func (ls *lines) setAlarm(key string, l *line, d time.Duration) {
+func (ls *lines) setAlarm(key string, l *localLine, d time.Duration) {
 	if l.alarm != nil {
 		l.alarm.Reset(d)
 		return
@@ -487,8 +488,8 @@ func (ls *lines) bring(lock *Lock) (w *waiter, inbox string) {
 		ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
 		return nil, ""
 	}
-	inbox = l.inbox.liveID()
-	if inbox == noInbox && time.Since(l.turn) > longestTurn {
+	inbox = l.inbox.LiveID()
+	if inbox == line.None && time.Since(l.turn) > longestTurn {
 		l.turn = time.Time{}
 		w.askIn(turnPause)
 		return nil, ""
@@ -509,7 +510,7 @@ const (
 // registration is answered, all that is known of a grant is that it is not older
 // than the first ticket.
 func (ls *lines) expectGrant(w *waiter, inbox string) {
-	if inbox != noInbox && inbox != w.a.inbox {
+	if inbox != line.None && inbox != w.a.inbox {
 		if w.a.inbox != "" {
 			w.stale = w.a.ticket(w.a.inbox)
 		}
@@ -542,9 +543,9 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	}
 	in := w.line.inbox
 	if in == nil { // nobody has waited yet; the inbox may be open all the same
-		in = w.a.lk.inboxes.of(w.a.keys.lock)
+		in = w.a.lk.inboxes.Of(w.a.keys.lock)
 	}
-	if inbox := in.liveID(); inbox != noInbox {
+	if inbox := in.LiveID(); inbox != line.None {
 		ls.expectGrant(w, inbox)
 		w.asked = in
 		t = ticketing{inbox: inbox, ticket: w.a.ticket(inbox), place: w.line.place, stale: w.stale}
@@ -586,7 +587,7 @@ func (ls *lines) learned(w *waiter, sent time.Time, out outcome) error {
 		}
 	case out.queued:
 		w.stale = ""
-		w.asked.queued(sent)
+		w.asked.Queued(sent)
 		w.enqueued(registration{sent: sent, server: out.server})
 		w.askIn(w.leasePause(out.left))
 	default:
@@ -625,7 +626,7 @@ func (ls *lines) lastAnswer(w *waiter) (contended bool, outage error) {
 }
 
 // newOutage is an outage that nobody was warned of yet, or nil.
-func (ls *lines) newOutage(l *line) error {
+func (ls *lines) newOutage(l *localLine) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if l.outage == nil || l.warned || !l.contended {
@@ -671,9 +672,9 @@ func (w *waiter) unqueued(left time.Duration) {
 		if w.line.polling.IsZero() {
 			w.line.polling = time.Now()
 		}
-		in.polls(w.line.polling)
+		in.Polls(w.line.polling)
 	}
-	if !in.flaps() { // else pushes are about to come back, again and again
+	if !in.Flaps() { // else pushes are about to come back, again and again
 		d = min(d, w.pause.Next())
 	}
 	w.askIn(d)
@@ -686,9 +687,9 @@ func (w *waiter) notQueued(sent time.Time) {
 	l, lk := w.line, w.a.lk
 	switch {
 	case w.asked == nil:
-	case lk.clustered && (lk.inboxes.of(w.a.keys.lock) != w.asked || l.polling.IsZero() || time.Since(l.polling) < pollingSaid):
+	case lk.clustered && (lk.inboxes.Of(w.a.keys.lock) != w.asked || l.polling.IsZero() || time.Since(l.polling) < line.PollingSaid):
 	default:
-		w.asked.notQueued(sent)
+		w.asked.NotQueued(sent)
 	}
 }
 
@@ -739,7 +740,7 @@ func (ls *lines) pushed(token string, g grant) bool {
 // wakeHeads has the heads ask that have to do with an inbox: when it has become live all
 // of them, to get into the queue; when it has failed those that rely on it, since their
 // tickets are dead. The others ask anyhow.
-func (ls *lines) wakeHeads(in *inbox, live bool) {
+func (ls *lines) wakeHeads(in *line.Inbox, live bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.names {

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/line"
 )
 
 // Locker acquires locks on one Redis, or on several ([NewQuorum]). It is safe for
@@ -28,7 +28,7 @@ type Locker struct {
 
 	clocks  lease.Clocks
 	lines   lines
-	inboxes inboxes
+	inboxes line.Inboxes
 	handles handles[*Lock]
 	doubts  doubts
 	reports *reports
@@ -63,8 +63,19 @@ func New(client Client, opts ...Option) *Locker {
 
 func newLocker(b backend, clustered bool, opts *options) *Locker {
 	lk := &Locker{naming: naming{opts.prefix, clustered}, backend: b, opts: opts, reports: opts.reports}
-	lk.inboxes.lk = lk
+	lk.inboxes.Config = line.Config{
+		Prefix: opts.prefix, Home: b.home, Received: lk.pushed, Changed: lk.lines.wakeHeads,
+		Warn: opts.reports.warn, Log: opts.reports,
+	}
 	return lk
+}
+
+// pushed is told what was published to an inbox.
+func (lk *Locker) pushed(payload string) {
+	token, g, ok := parseGrant(payload)
+	if ok && !lk.lines.pushed(token, g) && g.fence > 0 {
+		lk.backend.pushed(token) // or noise, or given back by now
+	}
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while

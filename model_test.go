@@ -12,7 +12,7 @@ import (
 )
 
 // This file checks the hand-over protocol (lua/lib/queue.lua, lines.go, acquire.go,
-// inbox.go, undo.go, release.go) by brute force: a small model of it is run
+// internal/line, undo.go, release.go) by brute force: a small model of it is run
 // through every order in which its events can happen, breadth first, so that a
 // counterexample is a shortest one.
 //

@@ -128,7 +128,7 @@ func TestPageLogMessages(t *testing.T) {
 		folder, _, _ := strings.Cut(filepath.ToSlash(file), "/")
 		return folder != "bench" && folder != "examples" && !strings.HasSuffix(file, "_test.go")
 	}
-	logged := regexp.MustCompile(`(?:(?:warn|Error)\(|, )"(redislock: [^"]+)"`).FindAllStringSubmatch(sources(t, ours), -1)
+	logged := regexp.MustCompile(`(?:(?:[wW]arn|Error)\(|, )"(redislock: [^"]+)"`).FindAllStringSubmatch(sources(t, ours), -1)
 	require.NotEmpty(t, logged)
 	said := make(map[string]bool)
 	for _, m := range logged {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -161,7 +162,7 @@ func (c *singleClaim) offer(inbox string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ticketed = true
-	if inbox != noInbox {
+	if inbox != line.None {
 		c.inbox = inbox
 	}
 }
@@ -206,7 +207,7 @@ func (c *singleClaim) release(ctx context.Context, t releaseTry) (r releaseReply
 	args := releaseArgs{token: c.token, retention: c.s.opts.retention(max(MinTTL, t.next.ttl)), next: t.next.ticket, kept: t.kept}
 	if t.next.to != nil {
 		t.next.to.offer(t.next.inbox)
-		if t.next.inbox != noInbox { // else nobody could be told: not to be queued
+		if t.next.inbox != line.None { // else nobody could be told: not to be queued
 			args.lifetime = c.s.opts.queueLifetime()
 		}
 	}

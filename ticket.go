@@ -9,10 +9,6 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/lease"
 )
 
-// noInbox stands in a ticket that can only be brought along by a release of its
-// own process, since nobody else could tell it.
-const noInbox = "-"
-
 // ticket is what stands in a queue for one that waits: all that another process
 // needs to acquire the lock for it, and where to tell it (see lua/lib/queue.lua).
 type ticket struct {

@@ -4,9 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/line"
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
 func TestAnchorOfAGrant(t *testing.T) {
@@ -80,7 +83,7 @@ func TestTicketIsForTheInboxOfTheMoment(t *testing.T) {
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{metadata: "m"})
 	require.NoError(t, err)
 	want := a.ticket("other")
-	a.prepareTicket(noInbox)
+	a.prepareTicket(line.None)
 	require.Equal(t, want, a.ticket("other"))
 }
 
@@ -89,5 +92,6 @@ func TestTicketsOfUsualNamesAreShort(t *testing.T) {
 	lk := New(clusterClient(t, neverDial(t)))
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "order:42", 30*time.Second, acquireOptions{})
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(a.ticket(newInbox(lk).id)), 64)
+	inboxes := line.Inboxes{Config: line.Config{Home: func(string) (string, wire.Subscriber) { return "", &redis.Client{} }}}
+	require.LessOrEqual(t, len(a.ticket(inboxes.Of("").ID)), 64)
 }

@@ -22,7 +22,7 @@ import (
 
 // limits are what the root package may have: what it has today. They may only fall. The
 // goal is 5, 8 and 3.
-var limits = struct{ cycle, pairs, upward int }{cycle: 8, pairs: 11, upward: 11}
+var limits = struct{ cycle, pairs, upward int }{cycle: 6, pairs: 8, upward: 8}
 
 // layers lists, for each internal package, the packages of this module that it
 // may import. A package that is missing here must import none and must not be
@@ -31,7 +31,8 @@ var layers = map[string][]string{
 	"internal/lease": {},
 	"internal/wire":  {},
 	"internal/poll":  {"internal/wire"},
-	".":              {"internal/lease", "internal/poll", "internal/wire"},
+	"internal/line":  {"internal/lease", "internal/wire"},
+	".":              {"internal/lease", "internal/line", "internal/poll", "internal/wire"},
 }
 
 func main() {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -310,18 +311,20 @@ func (r *rig) nothingHeld(t testing.TB) {
 func (r *rig) quiet(t testing.TB, within time.Duration) {
 	t.Helper()
 	var left []string
-	listens := func(stack string) bool { return strings.Contains(stack, "redislock.(*inbox).listen") }
+	listens := func(stack string) bool { return strings.Contains(stack, "redislock/internal/line.(*Inbox).listen") }
 	if !eventually(within, func() bool { left = slices.DeleteFunc(r.goroutines(), listens); return len(left) == 0 }) {
 		require.FailNow(t, "goroutines are left", strings.Join(left, "\n\n"))
 	}
 }
+
+var ofThePackage = regexp.MustCompile(`e2e3f2a3/redislock(/internal/(lease|line|poll|wire))?\.`)
 
 // goroutines are the stacks of this rig's goroutines that run code of the package.
 func (r *rig) goroutines() (stacks []string) {
 	var profile bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1)
 	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
-		if strings.Contains(stack, `"`+r.label+`"`) && strings.Contains(stack, "e2e3f2a3/redislock.") {
+		if strings.Contains(stack, `"`+r.label+`"`) && ofThePackage.MatchString(stack) {
 			stacks = append(stacks, stack)
 		}
 	}

@@ -1,4 +1,4 @@
-package redislock
+package line
 
 import (
 	"time"
@@ -21,9 +21,9 @@ const (
 	misplacedPause = time.Second  // between the first two subscriptions that are given up
 	misplacedReset = time.Minute  // after this long without trouble it begins anew
 	misplacedSplit = inboxRefused // for how long a subscription that serves some is left alone
-	// pollingSaid is from when on it is worth a warning that a line has to poll although
+	// PollingSaid is from when on it is worth a warning that a line has to poll although
 	// the subscription is live, and noSubscriptionSaid although there should be one.
-	pollingSaid        = time.Second
+	PollingSaid        = time.Second
 	noSubscriptionSaid = 3 * time.Second
 )
 
@@ -70,8 +70,8 @@ func (p *placement) missed(sent time.Time) bool {
 	return true
 }
 
-// queued is told that a question with a ticket of the inbox, sent at sent, was queued.
-func (in *inbox) queued(sent time.Time) {
+// Queued is told that a question with a ticket of the inbox, sent at sent, was queued.
+func (in *Inbox) Queued(sent time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.live && !sent.Before(in.since) {
@@ -80,9 +80,9 @@ func (in *inbox) queued(sent time.Time) {
 	}
 }
 
-// notQueued is told that it was not. Only what was sent since the subscription was
+// NotQueued is told that it was not. Only what was sent since the subscription was
 // confirmed says something about it.
-func (in *inbox) notQueued(sent time.Time) {
+func (in *Inbox) NotQueued(sent time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.live || in.givenUp || sent.Before(in.since) {
@@ -99,7 +99,7 @@ func (in *inbox) notQueued(sent time.Time) {
 	}
 }
 
-func (in *inbox) isGivenUp() bool {
+func (in *Inbox) isGivenUp() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.givenUp
@@ -112,15 +112,15 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// polls is told since when a line has had to poll. After a while that is worth a warning, if
+// Polls is told since when a line has had to poll. After a while that is worth a warning, if
 // there is a reason that is not known to pass by itself: none is that the subscription is
 // being made, or was lost just now.
-func (in *inbox) polls(since time.Time) {
+func (in *Inbox) Polls(since time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	said := noSubscriptionSaid
 	if in.live { // then one subscription at least was given up, in vain
-		said = pollingSaid
+		said = PollingSaid
 		since = later(since, in.placed.first)
 	}
 	if in.trouble != nil && time.Since(since) >= said {
@@ -129,10 +129,10 @@ func (in *inbox) polls(since time.Time) {
 }
 
 // warnOfPolling is called with mu held.
-func (in *inbox) warnOfPolling() {
+func (in *Inbox) warnOfPolling() {
 	if in.warned {
 		return
 	}
 	in.warned = true
-	in.lk.reports.warn("redislock: no pushes arrive; waiting by polling", "channel", in.channel, "error", in.trouble)
+	in.of.Warn("redislock: no pushes arrive; waiting by polling", "channel", in.Channel, "error", in.trouble)
 }

@@ -1,4 +1,6 @@
-package redislock
+// Package line is for the line of those who wait. So far it has the inbox, on which Redis
+// tells who has the lock next. It knows nothing of locks.
+package line
 
 import (
 	"context"
@@ -30,18 +32,38 @@ const (
 	inboxGap = 100 * time.Millisecond
 )
 
-// inboxes are those of one Locker, by the server: one, but on a cluster one for each
-// node on which a name is waited for.
-type inboxes struct {
-	lk *Locker
+// None stands in a ticket that can only be brought along by a release of its own process,
+// since nobody else could tell it.
+const None = "-"
 
-	mu       sync.Mutex
-	byServer map[string]*inbox
+// Config is what inboxes need to know.
+type Config struct {
+	Prefix string // of their channels
+	// Home is the server on which a key stands, and what subscribes there; nil if that is
+	// not known.
+	Home func(key string) (addr string, on wire.Subscriber)
+	// Received is told what was published.
+	Received func(payload string)
+	// Changed is told that an inbox has become live, so that those who wait can get into
+	// the queue; or that it has failed, so that their tickets are dead.
+	Changed func(in *Inbox, live bool)
+	// Warn is told what a person should know.
+	Warn func(message string, args ...any)
+	Log  wire.Log
 }
 
-// of is the inbox on the server where a key stands, or nil if that is not known.
-func (ins *inboxes) of(key string) *inbox {
-	server, on := ins.lk.backend.home(key)
+// Inboxes are those of one Locker, by the server: one, but on a cluster one for each
+// node on which a name is waited for.
+type Inboxes struct {
+	Config
+
+	mu       sync.Mutex
+	byServer map[string]*Inbox
+}
+
+// Of is the inbox on the server where a key stands, or nil if that is not known.
+func (ins *Inboxes) Of(key string) *Inbox {
+	server, on := ins.Home(key)
 	if on == nil {
 		return nil
 	}
@@ -50,22 +72,23 @@ func (ins *inboxes) of(key string) *inbox {
 	in := ins.byServer[server]
 	if in == nil {
 		if ins.byServer == nil {
-			ins.byServer = make(map[string]*inbox)
+			ins.byServer = make(map[string]*Inbox)
 		}
-		in = newInbox(ins.lk)
+		in = newInbox(&ins.Config)
 		ins.byServer[server] = in
 	}
 	in.setSubscriber(on)
 	return in
 }
 
-// inbox is the channel to which grants for a Locker are published on one server. Its
+// Inbox is the channel to which grants for a Locker are published on one server. Its
 // subscription exists while somebody waits, and a little longer. A nil inbox is one
 // that cannot be opened.
-type inbox struct {
-	lk      *Locker
-	id      string // in tickets
-	channel string
+type Inbox struct {
+	ID      string // in tickets; does not change
+	Channel string // does not change
+
+	of *Config
 
 	mu        sync.Mutex
 	on        wire.Subscriber
@@ -87,18 +110,18 @@ type inbox struct {
 	placed  placement
 }
 
-func newInbox(lk *Locker) *inbox {
+func newInbox(of *Config) *Inbox {
 	// 72 random bits, and not a UUID: it stands in every ticket, and short ones are
 	// cheaper for Redis.
 	var random [9]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	id := base64.RawURLEncoding.EncodeToString(random[:])
-	return &inbox{lk: lk, id: id, channel: lk.opts.prefix + "inbox:" + id}
+	return &Inbox{of: of, ID: id, Channel: of.Prefix + "inbox:" + id}
 }
 
 // setSubscriber notes what to subscribe with. A cluster makes another client for a
 // node that has left and come back; what the old one was refused is forgotten then.
-func (in *inbox) setSubscriber(on wire.Subscriber) {
+func (in *Inbox) setSubscriber(on wire.Subscriber) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if was, ok := in.on.(*redis.Client); in.on == nil || ok && was != on { // others may not be comparable
@@ -106,9 +129,9 @@ func (in *inbox) setSubscriber(on wire.Subscriber) {
 	}
 }
 
-// need is told when somebody begins to wait for a name, and when nobody waits for
+// Need is told when somebody begins to wait for a name, and when nobody waits for
 // it any more.
-func (in *inbox) need(waiting bool) {
+func (in *Inbox) Need(waiting bool) {
 	if in == nil {
 		return
 	}
@@ -124,29 +147,29 @@ func (in *inbox) need(waiting bool) {
 }
 
 // start has somebody listen, if there is need.
-func (in *inbox) start() {
+func (in *Inbox) start() {
 	if in.users > 0 && !in.running && time.Now().After(in.notBefore) {
 		in.running = true
 		go in.listen()
 	}
 }
 
-// liveID is what stands in a ticket: the inbox if grants can arrive, else noInbox.
-func (in *inbox) liveID() string {
+// LiveID is what stands in a ticket: the inbox if grants can arrive, else None.
+func (in *Inbox) LiveID() string {
 	if in == nil {
-		return noInbox
+		return None
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.live {
 		in.start() // after a refusal, when it is time to try again
-		return noInbox
+		return None
 	}
-	return in.id
+	return in.ID
 }
 
 // idle tells whether nobody has waited for a while. If so, the listener ends.
-func (in *inbox) idle() bool {
+func (in *Inbox) idle() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.users > 0 || time.Since(in.idleSince) < inboxLinger {
@@ -159,7 +182,7 @@ func (in *inbox) idle() bool {
 // listen subscribes, and subscribes anew whenever the connection is lost: at once
 // if it had worked, else after a growing pause. It ends when nobody waits, or
 // Redis refuses.
-func (in *inbox) listen() {
+func (in *Inbox) listen() {
 	for ctx := context.Background(); !in.idle(); {
 		var err error
 		stray := false
@@ -187,7 +210,7 @@ func (in *inbox) listen() {
 // done often.
 //
 // If Redis refuses there will be no next one.
-func (in *inbox) ended(err error) (d time.Duration, again bool) {
+func (in *Inbox) ended(err error) (d time.Duration, again bool) {
 	in.mu.Lock()
 	worked, lasted, givenUp := in.live, in.live && time.Since(in.since) >= inboxLasts, in.givenUp
 	in.live, in.ps, in.givenUp = false, nil, false
@@ -232,7 +255,7 @@ func (in *inbox) ended(err error) (d time.Duration, again bool) {
 // queue, and because messages were lost since the last subscription. After several that
 // did not last, they rely on one only when it has stood for a while: each time they
 // would ask in vain.
-func (in *inbox) confirmed() {
+func (in *Inbox) confirmed() {
 	in.mu.Lock()
 	since := time.Now()
 	in.live, in.since = true, since
@@ -250,7 +273,7 @@ func (in *inbox) confirmed() {
 }
 
 // lasts ends a series of subscriptions that did not, if that of since is still there.
-func (in *inbox) lasts(since time.Time) {
+func (in *Inbox) lasts(since time.Time) {
 	in.mu.Lock()
 	if in.live && in.since.Equal(since) {
 		in.brief, in.pause, in.trouble = 0, wire.Backoff{}, nil
@@ -260,7 +283,7 @@ func (in *inbox) lasts(since time.Time) {
 }
 
 // stands has all heads ask, unless the subscription is not that of since any more.
-func (in *inbox) stands(since time.Time) {
+func (in *Inbox) stands(since time.Time) {
 	in.mu.Lock()
 	stands := in.live && in.since.Equal(since)
 	if stands {
@@ -268,32 +291,32 @@ func (in *inbox) stands(since time.Time) {
 	}
 	in.mu.Unlock()
 	if stands {
-		in.lk.lines.wakeHeads(in, true)
+		in.of.Changed(in, true)
 	}
 }
 
 // tellOfGap has the heads ask that rely on pushes, because some were lost: when there was
 // no subscription for longer than it takes to make another. That would tell them all the
 // same, and once is enough.
-func (in *inbox) tellOfGap() {
+func (in *Inbox) tellOfGap() {
 	in.mu.Lock()
 	open := in.gap != nil
 	in.closeGap()
 	in.mu.Unlock()
 	if open {
-		in.lk.lines.wakeHeads(in, false)
+		in.of.Changed(in, false)
 	}
 }
 
-func (in *inbox) closeGap() {
+func (in *Inbox) closeGap() {
 	if in.gap != nil {
 		in.gap.Stop()
 		in.gap = nil
 	}
 }
 
-// flaps tells whether subscriptions are made and cut again and again.
-func (in *inbox) flaps() bool {
+// Flaps tells whether subscriptions are made and cut again and again.
+func (in *Inbox) Flaps() bool {
 	if in == nil {
 		return false
 	}
@@ -303,7 +326,7 @@ func (in *inbox) flaps() bool {
 }
 
 // refused ends the listener for a while; those who wait poll.
-func (in *inbox) refused(err error) {
+func (in *Inbox) refused(err error) {
 	in.tellOfGap()
 	in.mu.Lock()
 	warn := !in.warned && !errors.Is(err, redis.ErrClosed)
@@ -312,8 +335,8 @@ func (in *inbox) refused(err error) {
 	in.notBefore = time.Now().Add(inboxRefused)
 	in.mu.Unlock()
 	if warn {
-		in.lk.reports.warn("redislock: Redis refuses the subscription for pushes; waiting by polling",
-			"channel", in.channel, "error", err)
+		in.of.Warn("redislock: Redis refuses the subscription for pushes; waiting by polling",
+			"channel", in.Channel, "error", err)
 	}
 }
 
@@ -324,11 +347,11 @@ var (
 )
 
 // subscribe receives until the connection fails, or nobody waits any more (nil).
-func (in *inbox) subscribe(ctx context.Context) error {
+func (in *Inbox) subscribe(ctx context.Context) error {
 	in.mu.Lock()
 	on := in.on
 	in.mu.Unlock()
-	ps := on.Subscribe(ctx, in.channel)
+	ps := on.Subscribe(ctx, in.Channel)
 	defer func() { _ = ps.Close() }() // closing can only fail if it is closed
 	in.mu.Lock()
 	in.ps = ps
@@ -361,13 +384,13 @@ func (in *inbox) subscribe(ctx context.Context) error {
 	}
 }
 
-func (in *inbox) isLive() bool {
+func (in *Inbox) isLive() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.live
 }
 
-func (in *inbox) received(message any) error {
+func (in *Inbox) received(message any) error {
 	switch m := message.(type) {
 	case *redis.Subscription:
 		if m.Kind != "subscribe" {
@@ -375,12 +398,8 @@ func (in *inbox) received(message any) error {
 		}
 		in.confirmed()
 	case *redis.Message:
-		if token, g, ok := parseGrant(m.Payload); ok {
-			if !in.lk.lines.pushed(token, g) && g.fence > 0 {
-				in.lk.backend.pushed(token) // or noise, or given back by now
-			}
-			runtime.Gosched()
-		}
+		in.of.Received(m.Payload)
+		runtime.Gosched() // to the one that was told
 	}
 	return nil
 }
