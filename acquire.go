@@ -102,8 +102,9 @@ func worthRepeating(err error) bool {
 	return wire.IsTransient(err) && !wire.HasState(err, "READONLY")
 }
 
-// finish turns the last outcome into what the caller gets. Whoever gets an error
-// gets no lock, also not one that Redis granted in a reply we did not see.
+// finish turns the last outcome into what the caller gets. Whoever gets an
+// error gets no lock, also not one that Redis granted in a reply we did not
+// see.
 func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock, error) {
 	if err == nil {
 		a.claim.granted(lock.granted)
@@ -129,8 +130,8 @@ func (a *acquisition) ticket(inbox string) string {
 	return t.text(a.lk.opts.prefix, &a.keys, a.token)
 }
 
-// prepareTicket is for one who joins a line, and so has nothing to do: the release that
-// brings it along is made by one who has.
+// prepareTicket formats the ticket while its goroutine is idle, so that the
+// releasing goroutine does not have to.
 //
 // With much metadata it is not worth the memory.
 func (a *acquisition) prepareTicket(inbox string) {
@@ -143,8 +144,8 @@ func (a *acquisition) prepareTicket(inbox string) {
 
 // --- waiting -----------------------------------------------------------------
 
-// wait stands in line for the lock until it has it, ctx ends, or Redis refuses for
-// good. Where nobody else holds the lock or waits, that takes one question.
+// wait stands in line for the lock until it has it, ctx ends, or Redis refuses
+// for good. Where nobody else holds the lock or waits, that takes one question.
 func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 	w := &a.waiter
 	w.a = a
@@ -194,8 +195,8 @@ func (w *waiter) run(ctx context.Context) (*Lock, error) {
 	}
 }
 
-// accept makes a lock of a grant. If the grant comes too late, asking Redis will
-// tell whether the lock is still ours.
+// accept makes a lock of a grant. If the grant comes too late, asking Redis
+// will tell whether the lock is still ours.
 func (w *waiter) accept(g grant) outcome {
 	lock := w.lockOf(g)
 	if lock == nil && g.err == nil {
@@ -204,8 +205,8 @@ func (w *waiter) accept(g grant) outcome {
 	return outcome{lock: lock, err: g.err}
 }
 
-// lockOf is the lock of a grant, or nil if it has to be confirmed by asking: its lease
-// is over, or replicas have to acknowledge it.
+// lockOf is the lock of a grant, or nil if it has to be confirmed by asking:
+// its lease is over, or replicas have to acknowledge it.
 func (w *waiter) lockOf(g grant) *Lock {
 	if w.a.lk.opts.replicas > 0 {
 		return nil
@@ -216,9 +217,9 @@ func (w *waiter) lockOf(g grant) *Lock {
 	return w.a.lk.newLock(w.a, g)
 }
 
-// ask puts the question to Redis: with a ticket if there is an inbox. A grant that
-// arrives before the reply is taken, and the reply left to the background. The
-// outcome has an error only if the waiting is over.
+// ask puts the question to Redis: with a ticket if there is an inbox. A grant
+// that arrives before the reply is taken, and the reply left to the background.
+// The outcome has an error only if the waiting is over.
 func (w *waiter) ask(ctx context.Context) outcome {
 	t, expecting := w.a.lk.lines.begin(w)
 	try := acquireTry{ticketing: t, alone: w.apart} // only w's own goroutine writes that
@@ -229,7 +230,8 @@ func (w *waiter) ask(ctx context.Context) outcome {
 	return w.answered(ctx, r, err)
 }
 
-// askUnlessGranted is a function of its own since its closure costs an allocation.
+// askUnlessGranted is a function of its own since its closure costs an
+// allocation.
 func (w *waiter) askUnlessGranted(ctx context.Context, try acquireTry) outcome {
 	var g *grant
 	try.wake = w.wake
@@ -263,8 +265,9 @@ func (w *waiter) warnOfOutage() {
 	}
 }
 
-// gaveUp is the error of one whose ctx ended. Only where the last answer was that
-// somebody else holds the lock it is ErrNotAcquired: an outage is not contention.
+// gaveUp is the error of one whose ctx ended. Only where the last answer was
+// that somebody else holds the lock it is ErrNotAcquired: an outage is not
+// contention.
 func (w *waiter) gaveUp(ctx context.Context) error {
 	contended, outage := w.a.lk.lines.lastAnswer(w)
 	switch {
@@ -305,8 +308,8 @@ func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 	return a.resumed(r, late)
 }
 
-// resumed: late says that an earlier try may yet be executed, and set the lease to
-// its TTL once more.
+// resumed: late says that an earlier try may yet be executed, and set the lease
+// to its TTL once more.
 func (a *acquisition) resumed(r extendReply, late bool) (*Lock, error) {
 	switch {
 	case !r.held:

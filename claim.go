@@ -8,15 +8,18 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// backend is where the locks of a Locker stand: one Redis (single.go), or the servers of
-// a quorum (quorum.go). What differs between them stands behind it and behind claim.
+// backend is where the locks of a Locker stand: one Redis (single.go), or the
+// servers of a quorum (quorum.go). What differs between them stands behind it
+// and behind claim.
 type backend interface {
 	// claim makes the claim of a token.
 	claim(s subject) claim
-	// inspect reads what stands under the keys of one lock, or under the first of them.
+	// inspect reads what stands under the keys of one lock, or under the first
+	// of them.
 	inspect(ctx context.Context, keys []any) (inspectReply, error)
-	// home is the server on which a key stands, and what subscribes there; nil if that is
-	// not known, or nobody is told of a grant there. It does not block.
+	// home is the server on which a key stands, and what subscribes there; nil
+	// if that is not known, or nobody is told of a grant there. It does not
+	// block.
 	home(key string) (addr string, on wire.Subscriber)
 	// pushed is told of a grant to a token that nobody waits with.
 	pushed(token string)
@@ -42,37 +45,40 @@ func (s *subject) ticketFor(inbox string) *ticket {
 	return &ticket{inbox: inbox, ttl: s.ttl, metadata: s.metadata}
 }
 
-// claim is what one token asks of Redis about one name, what it has there, and what it
-// may yet get from requests whose outcome is not known. It lives as long as the
-// acquisition and the Lock that share it. It is safe for concurrent use.
+// claim is what one token asks of Redis about one name, what it has there, and
+// what it may yet get from requests whose outcome is not known. It lives as
+// long as the acquisition and the Lock that share it. It is safe for concurrent
+// use.
 //
-// acquire, extend and release make one request, and wait for its reply for as long as it
-// is worth, but not past the end of ctx. An error may mean that the request was or will be
-// executed all the same, see wire.MaybeExecuted.
+// acquire, extend and release make one request, and wait for its reply for as
+// long as it is worth, but not past the end of ctx. An error may mean that the
+// request was or will be executed all the same, see wire.MaybeExecuted.
 type claim interface {
 	acquire(ctx context.Context, t acquireTry) (acquireReply, error)
 	extend(ctx context.Context, t extendTry) (extendReply, error)
 	release(ctx context.Context, t releaseTry) (releaseReply, error)
 
-	// granted is told that the lock was acquired, and when by the clock of the server, us
-	// (0: that is not known). What may yet be executed does no harm before a release.
+	// granted is told that the lock was acquired, and when by the clock of the
+	// server, us (0: that is not known). What may yet be executed does no harm
+	// before a release.
 	granted(server int64)
 	// adopt is told that the token was acquired elsewhere.
 	adopt()
-	// offer is told that a release of another token carries a ticket of this one.
+	// offer is told that a release of another token carries a ticket of this
+	// one.
 	offer(inbox string)
-	// mayGet is told of a request for another token that has no reply, and may give the
-	// lock to this one.
+	// mayGet is told of a request for another token that has no reply, and may
+	// give the lock to this one.
 	mayGet(c *wire.Call)
 
-	// abandon ends the claim, and leaves what it has where it stands: another process may
-	// go on with the token.
+	// abandon ends the claim, and leaves what it has where it stands: another
+	// process may go on with the token.
 	abandon()
-	// undo ends the claim, and takes back in the background what it has or may yet get. It
-	// may be called again when there may be more.
+	// undo ends the claim, and takes back in the background what it has or may
+	// yet get. It may be called again when there may be more.
 	undo(ctx context.Context)
-	// undoLate takes back, after the lock was released by another claim with its token,
-	// what requests of this one may yet bring about.
+	// undoLate takes back, after the lock was released by another claim with
+	// its token, what requests of this one may yet bring about.
 	undoLate(ctx context.Context)
 }
 
@@ -82,8 +88,8 @@ type acquireTry struct {
 	alone bool // it shares no round trip
 	brief bool // it is one of a TryAcquire
 
-	// After each value of wake, enough tells whether to leave the request to the
-	// background, since a grant has come. They are nil where none can come.
+	// After each value of wake, enough tells whether to leave the request to
+	// the background, since a grant has come. They are nil where none can come.
 	wake   <-chan struct{}
 	enough func() bool
 }
@@ -129,8 +135,8 @@ func (t *traces) note(c *wire.Call) {
 	t.update()
 }
 
-// update takes note of the requests that have ended, so that a long outage does not fill
-// the memory.
+// update takes note of the requests that have ended, so that a long outage does
+// not fill the memory.
 func (t *traces) update() {
 	t.calls = slices.DeleteFunc(t.calls, func(c *wire.Call) bool {
 		switch {
@@ -159,8 +165,8 @@ func (t *traces) void() bool { return t.settled() && !t.stands }
 
 func (t *traces) underWay() bool { return slices.ContainsFunc(t.calls, (*wire.Call).UnderWay) }
 
-// interrupted is a call that nobody sees the end of, since a panic has come between. It
-// is over: the request was executed before that, or never.
+// interrupted is a call that nobody sees the end of, since a panic has come
+// between. It is over: the request was executed before that, or never.
 func interrupted(r wire.Request) *wire.Call {
 	c := wire.NewCall(context.Background(), r)
 	c.Err = errInterrupted

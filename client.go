@@ -11,9 +11,10 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// Client is the part of a go-redis client that this package uses. *redis.Client has it,
-// also one made by redis.NewFailoverClient, and *redis.ClusterClient. The client stays the
-// caller's: it is never closed, reconfigured or copied here.
+// Client is the part of a go-redis client that this package uses. *redis.Client
+// has it, also one made by redis.NewFailoverClient, and *redis.ClusterClient.
+// The client stays the caller's: it is never closed, reconfigured or copied
+// here.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner
@@ -45,8 +46,8 @@ type deployment struct {
 	single  bool          // it is known to be one server
 }
 
-// engine is how requests travel to it. A wrapper of the client may have methods of its
-// own: requests go through the client all the same.
+// engine is how requests travel to it. A wrapper of the client may have methods
+// of its own: requests go through the client all the same.
 func (d deployment) engine(client Client, o *options) wire.Engine {
 	return wire.NewEngine(client, wire.Config{
 		Cluster: d.cluster, Single: d.single,
@@ -55,19 +56,21 @@ func (d deployment) engine(client Client, o *options) wire.Engine {
 	})
 }
 
-// deploymentOf hangs on what the client can do, not on its type: a struct that embeds a
-// client keeps its methods. One that embeds an interface (redis.UniversalClient) has only
-// those of the interface, so what the interface holds is looked at, at any depth.
+// deploymentOf hangs on what the client can do, not on its type: a struct that
+// embeds a client keeps its methods. One that embeds an interface
+// (redis.UniversalClient) has only those of the interface, so what the
+// interface holds is looked at, at any depth.
 //
-// It returns an error for a client that cannot hold locks, and for one that holds a
-// client of a cluster, but does not let anybody get at its methods. What is behind
-// methods and functions cannot be seen, and counts as one server, whose client may do
-// what that of a cluster does.
+// It returns an error for a client that cannot hold locks, and for one that
+// holds a client of a cluster, but does not let anybody get at its methods.
+// What is behind methods and functions cannot be seen, and counts as one
+// server, whose client may do what that of a cluster does.
 func deploymentOf(client Client) (deployment, error) {
 	return look(reflect.ValueOf(client), 0)
 }
 
-// deepest is how many wrappers around one another are looked into. More are a cycle.
+// deepest is how many wrappers around one another are looked into. More are a
+// cycle.
 const deepest = 16
 
 func look(v reflect.Value, depth int) (d deployment, err error) {
@@ -98,9 +101,9 @@ func look(v reflect.Value, depth int) (d deployment, err error) {
 	return lookInto(v, depth)
 }
 
-// lookInto looks at the client that a struct wraps: what it embeds, or else a client
-// among its fields. With several of them nobody can tell which one it is, unless all are
-// of the same kind.
+// lookInto looks at the client that a struct wraps: what it embeds, or else a
+// client among its fields. With several of them nobody can tell which one it
+// is, unless all are of the same kind.
 func lookInto(v reflect.Value, depth int) (d deployment, err error) {
 	var embedded, named []reflect.Value
 	for i := range v.NumField() {
@@ -149,8 +152,8 @@ func holdsClient(field reflect.Value) bool {
 
 var errRing = errors.New("a *redis.Ring, which moves keys when a shard is marked down, and would grant a lock twice")
 
-// hiddenError says that a client holds a client of a cluster whose methods it does not
-// show.
+// hiddenError says that a client holds a client of a cluster whose methods it
+// does not show.
 type hiddenError struct{ client reflect.Type }
 
 func (e *hiddenError) Error() string {

@@ -67,8 +67,8 @@ func TestABatchThatWasRedirectedAndThenLostIsInDoubt(t *testing.T) {
 	})
 }
 
-// twoPrimaries is a cluster of two fake servers, the first of which has all slots, until
-// fail-over gives them to the second.
+// twoPrimaries is a cluster of two fake servers, the first of which has all
+// slots, until fail-over gives them to the second.
 type twoPrimaries struct {
 	old, new *fakeRedis
 	client   *redis.ClusterClient

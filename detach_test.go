@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireDetached fails unless the handle answers everything with ErrDetached, and sends
-// nothing.
+// requireDetached fails unless the handle answers everything with ErrDetached,
+// and sends nothing.
 func requireDetached(t *testing.T, lock *Lock) {
 	t.Helper()
 	require.True(t, isDone(lock))
@@ -195,8 +195,8 @@ func TestExtendThatIsUnderWayWhenTheLockIsDetached(t *testing.T) {
 	})
 }
 
-// The line behind a lock of the same Locker relies on its release. Of a detached lock there
-// is none.
+// The line behind a lock of the same Locker relies on its release. Of a
+// detached lock there is none.
 func TestWaitersBehindADetachedLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.lockerOn(r.connect(), WithPollInterval(time.Hour))
@@ -228,7 +228,8 @@ func TestWaitersBehindADetachedLock(t *testing.T) {
 	})
 }
 
-// Either the handle released the lock or the caller has the token, whoever comes first.
+// Either the handle released the lock or the caller has the token, whoever
+// comes first.
 func TestDetachAndReleaseAtTheSameTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
@@ -282,8 +283,8 @@ func TestQuorumDetach(t *testing.T) {
 	})
 }
 
-// A renewal that finds a node free takes it, but not for a handle that was detached
-// meanwhile.
+// A renewal that finds a node free takes it, but not for a handle that was
+// detached meanwhile.
 func TestQuorumDetachDuringARenewalEndsRepairs(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 		lock := q.acquire("a", 30*time.Second, WithWatchdog())
@@ -302,7 +303,8 @@ func TestQuorumDetachDuringARenewalEndsRepairs(t *testing.T) {
 	})
 }
 
-// A node that has not answered the acquisition is not looked after: the token may be in use.
+// A node that has not answered the acquisition is not looked after: the token
+// may be in use.
 func TestQuorumDetachUndoesNothing(t *testing.T) {
 	inQuorum(t, 3, func(t *testing.T, q *fakeQuorum) {
 		arrive := q.nodes[2].net.delay(opAcquire)

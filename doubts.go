@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// doubts are the tokens whose release was sent and may be executed late, however long a
-// connection holds it up. The handle that was released has ended. But a second one of the
-// same token, made by Resume before that, would be trusted while somebody else gets the
-// lock.
+// doubts are the tokens whose release was sent and may be executed late,
+// however long a connection holds it up. The handle that was released has
+// ended. But a second one of the same token, made by Resume before that, would
+// be trusted while somebody else gets the lock.
 type doubts struct {
 	mu     sync.Mutex
 	until  map[string]time.Time // when the lease has ended in Redis, whatever was executed

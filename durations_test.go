@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// durationOptions are the options that take a duration which has to be positive.
+// durationOptions are the options that take a duration which has to be
+// positive.
 var durationOptions = map[string]func(time.Duration) Option{
 	"WithFenceRetention": WithFenceRetention,
 	"WithPollInterval":   WithPollInterval,
@@ -37,8 +38,8 @@ func (r *fakeRedis) acknowledging() *fakeRedis {
 	return r
 }
 
-// onEveryDeployment runs a test on one Redis and on a quorum, with Lockers that have
-// these options.
+// onEveryDeployment runs a test on one Redis and on a quorum, with Lockers that
+// have these options.
 func onEveryDeployment(t *testing.T, test func(t *testing.T, locker func(...Option) *Locker), quorum bool) {
 	t.Run("one Redis", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *fakeRedis) { test(t, r.acknowledging().locker) })
@@ -50,8 +51,8 @@ func onEveryDeployment(t *testing.T, test func(t *testing.T, locker func(...Opti
 	}
 }
 
-// requireWorking goes through all operations with a Locker: under a ctx that cannot end,
-// and under one whose deadline is far away.
+// requireWorking goes through all operations with a Locker: under a ctx that
+// cannot end, and under one whose deadline is far away.
 func requireWorking(t *testing.T, locker func(...Option) *Locker, ttl time.Duration, opts []Option, acquire ...AcquireOption) {
 	t.Helper()
 	distant, cancel := context.WithDeadline(context.Background(), time.Now().Add(math.MaxInt64))

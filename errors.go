@@ -9,10 +9,10 @@ import (
 // The conditions a caller can act on. Every method returns them wrapped in an
 // [*Error]; compare with errors.Is.
 var (
-	// ErrNotAcquired says that somebody else holds the lock, or has waited for it
-	// longer. It is what TryAcquire returns at once, and what Acquire returns when
-	// its ctx ended while it waited (the error then also Is ctx.Err()). An outage
-	// of Redis is never reported as ErrNotAcquired.
+	// ErrNotAcquired says that somebody else holds the lock, or has waited for
+	// it longer. It is what TryAcquire returns at once, and what Acquire
+	// returns when its ctx ended while it waited (the error then also Is
+	// ctx.Err()). An outage of Redis is never reported as ErrNotAcquired.
 	ErrNotAcquired = errors.New("lock is held by somebody else")
 
 	// ErrNotHeld says that the key does not hold this lock's token: the lease
@@ -25,35 +25,37 @@ var (
 	// WithLock returns it when that happened while the function ran.
 	ErrLost = errors.New("lock was lost")
 
-	// ErrReleased is what a lock answers after its own Release succeeded, Extend as
-	// soon as Release has begun, and Err, Done and contexts as soon as a request to
-	// release was sent: it may be executed at any time, whatever Release returned.
-	// Resume returns it for a token of which that is so.
+	// ErrReleased is what a lock answers after its own Release succeeded,
+	// Extend as soon as Release has begun, and Err, Done and contexts as soon
+	// as a request to release was sent: it may be executed at any time,
+	// whatever Release returned. Resume returns it for a token of which that is
+	// so.
 	ErrReleased = errors.New("lock is released")
 
-	// ErrDetached is what a lock answers after [Lock.Detach], and why its context
-	// ended: the handle was given up on purpose, and the key left to its lease or to
-	// another process.
+	// ErrDetached is what a lock answers after [Lock.Detach], and why its
+	// context ended: the handle was given up on purpose, and the key left to
+	// its lease or to another process.
 	ErrDetached = errors.New("lock is detached")
 
-	// ErrInvalidTTL says that a TTL is below [MinTTL], that WithMaxHold was given a
-	// duration that is not positive, or WithMinHold a negative one. Nothing was sent
-	// to Redis.
+	// ErrInvalidTTL says that a TTL is below [MinTTL], that WithMaxHold was
+	// given a duration that is not positive, or WithMinHold a negative one.
+	// Nothing was sent to Redis.
 	ErrInvalidTTL = errors.New("invalid TTL")
 
-	// ErrInvalidMetadata says that the text given to WithMetadata is longer than
-	// [MaxMetadata]. Nothing was sent to Redis.
+	// ErrInvalidMetadata says that the text given to WithMetadata is longer
+	// than [MaxMetadata]. Nothing was sent to Redis.
 	ErrInvalidMetadata = errors.New("invalid metadata")
 
-	// ErrNotReplicated says that fewer replicas than asked for with [WithReplicas]
-	// acknowledged the lock in time, or that the server does not know or permit WAIT.
-	// The lock was released again.
+	// ErrNotReplicated says that fewer replicas than asked for with
+	// [WithReplicas] acknowledged the lock in time, or that the server does not
+	// know or permit WAIT. The lock was released again.
 	ErrNotReplicated = errors.New("lock is not replicated")
 
 	// ErrInvalidName says that a lock name cannot be used: it is empty, or the
-	// keys that would belong to it can belong to another name with the same prefix
-	// ("{t}:fence" is the fence of "{t}"), or, on a Redis Cluster, it has a '}' that
-	// keeps these keys from sharing a slot. Nothing was sent to Redis.
+	// keys that would belong to it can belong to another name with the same
+	// prefix ("{t}:fence" is the fence of "{t}"), or, on a Redis Cluster, it
+	// has a '}' that keeps these keys from sharing a slot. Nothing was sent to
+	// Redis.
 	ErrInvalidName = errors.New("invalid lock name")
 )
 
@@ -96,8 +98,8 @@ func quoteKey(key string) string {
 	return strconv.Quote(key[:maxKeyText]) + "..."
 }
 
-// errInterrupted stands for the result of a call until there is one: a hook of the client
-// may panic, or end the goroutine.
+// errInterrupted stands for the result of a call until there is one: a hook of
+// the client may panic, or end the goroutine.
 var errInterrupted = errors.New("interrupted by a panic or runtime.Goexit")
 
 // errLate says that Redis granted the lock, but so late that the lease was over

@@ -249,8 +249,9 @@ func TestOwnTimeOutIsNotTheCallersContext(t *testing.T) {
 	}
 }
 
-// A dial that times out ends in an error that Is context.DeadlineExceeded: package
-// net says so of its own time-outs. It is not the caller's all the same.
+// A dial that times out ends in an error that Is context.DeadlineExceeded:
+// package net says so of its own time-outs. It is not the caller's all the
+// same.
 func TestDialTimeOutIsNotTheCallersContext(t *testing.T) {
 	for name, call := range calls {
 		for kind, newContext := range map[string]func() (context.Context, context.CancelFunc){
@@ -488,8 +489,9 @@ func TestLostReplyToExtendIsRepeated(t *testing.T) {
 	}
 }
 
-// An Extend that succeeds sets the lease to what was asked for, and the validity
-// follows, although an earlier and shorter one was in doubt a while ago.
+// An Extend that succeeds sets the lease to what was asked for, and the
+// validity follows, although an earlier and shorter one was in doubt a while
+// ago.
 func TestExtendRecoversFromAnEarlierLostReply(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Minute)
@@ -503,8 +505,8 @@ func TestExtendRecoversFromAnEarlierLostReply(t *testing.T) {
 	})
 }
 
-// A try of Resume that was overtaken by its own repetition sets the lease when it
-// is executed at last, to less than what an Extend has asked for since.
+// A try of Resume that was overtaken by its own repetition sets the lease when
+// it is executed at last, to less than what an Extend has asked for since.
 func TestValidityAllowsForALateRequestOfResume(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		first := r.acquire("a", time.Hour)
@@ -672,8 +674,8 @@ func TestReleaseGoesOnInTheBackground(t *testing.T) {
 	})
 }
 
-// Also where ctx ends in the pause between two tries the error Is ctx.Err(). Only
-// Release, which does not end with its ctx, may know better.
+// Also where ctx ends in the pause between two tries the error Is ctx.Err().
+// Only Release, which does not end with its ctx, may know better.
 func TestContextThatEndsBetweenTwoTriesIsTheError(t *testing.T) {
 	for name, call := range calls {
 		if name == "Release" {
@@ -694,8 +696,8 @@ func TestContextThatEndsBetweenTwoTriesIsTheError(t *testing.T) {
 	}
 }
 
-// A proxy may answer with an error of its own although the server has executed the
-// request. Texts of Envoy and twemproxy.
+// A proxy may answer with an error of its own although the server has executed
+// the request. Texts of Envoy and twemproxy.
 func TestAnErrorOfAProxySaysNothingAboutExecution(t *testing.T) {
 	for _, answer := range []string{"upstream failure", "ERR Connection timed out", "ERR Connection reset by peer"} {
 		t.Run(answer, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/e2e3f2a3/redislock"
 )
 
-// exampleServer is a Redis in memory, so that the examples run anywhere. Its keys
-// expire only where an example lets time pass.
+// exampleServer is a Redis in memory, so that the examples run anywhere. Its
+// keys expire only where an example lets time pass.
 type exampleServer struct{ *miniredis.Miniredis }
 
 // exampleRedis stands for your own Redis and redis.NewClient.
@@ -118,8 +118,8 @@ func Example_byHand() {
 	// not held: true
 }
 
-// Acquire waits as long as ctx allows. The lock then lasts for its lease, however
-// soon ctx ends.
+// Acquire waits as long as ctx allows. The lock then lasts for its lease,
+// however soon ctx ends.
 func ExampleLocker_Acquire() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -225,8 +225,8 @@ func ExampleLocker_Acquire_handOver() {
 	// released: true
 }
 
-// TryAcquire is for work that needs to be done by one process only: whoever comes
-// second has nothing to do.
+// TryAcquire is for work that needs to be done by one process only: whoever
+// comes second has nothing to do.
 func ExampleLocker_TryAcquire() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -245,8 +245,8 @@ func ExampleLocker_TryAcquire() {
 			return
 		}
 		fmt.Println(host, "works, lock", lock.Name(), "stands at", lock.Key())
-		// No Release: clocks differ from host to host, and the lease keeps those away
-		// that come a little later.
+		// No Release: clocks differ from host to host, and the lease keeps
+		// those away that come a little later.
 	}
 	nightly("web-1")
 	nightly("web-2")
@@ -285,8 +285,8 @@ func ExampleLocker_Resume() {
 	// too late: true
 }
 
-// Detach ends a handle without releasing the lock: the work goes on in another process,
-// which adopts the lock by its token, and releases it.
+// Detach ends a handle without releasing the lock: the work goes on in another
+// process, which adopts the lock by its token, and releases it.
 func ExampleLock_Detach() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -322,8 +322,8 @@ func ExampleLock_Detach() {
 	// released: true
 }
 
-// With a minimal hold, a job that ends soon leaves the name taken: hosts whose clocks are
-// late do not run it once more. No process has to live that long.
+// With a minimal hold, a job that ends soon leaves the name taken: hosts whose
+// clocks are late do not run it once more. No process has to live that long.
 func ExampleWithMinHold() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -388,8 +388,8 @@ func ExampleLocker_Inspect() {
 	// held: false error: <nil>
 }
 
-// Extend sets the lease anew. It fails, and writes nothing, when the lock is not
-// ours any more.
+// Extend sets the lease anew. It fails, and writes nothing, when the lock is
+// not ours any more.
 func ExampleLock_Extend() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -418,8 +418,8 @@ func ExampleLock_Extend() {
 	// recreated: false
 }
 
-// Release frees the lock if it is still ours. ErrNotHeld says that it was not, so
-// somebody else may have worked at the same time.
+// Release frees the lock if it is still ours. ErrNotHeld says that it was not,
+// so somebody else may have worked at the same time.
 func ExampleLock_Release() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -537,9 +537,9 @@ func (l *fencedLedger) write(value string, fence int64) error {
 	return nil
 }
 
-// A process that was paused past its lease wakes up and writes before it can look
-// at any clock. No lock can stop that write. The resource can: it refuses a fence
-// that is smaller than one it has seen.
+// A process that was paused past its lease wakes up and writes before it can
+// look at any clock. No lock can stop that write. The resource can: it refuses
+// a fence that is smaller than one it has seen.
 func ExampleLock_Fence() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -590,8 +590,8 @@ func ExampleNew() {
 	// level=WARN msg="redislock: lock lost" key=shop:lock:order:42 error="redislock: hold \"shop:lock:order:42\": lock was lost: the key does not hold its token any more"
 }
 
-// Three primaries that know nothing of each other: one of them may be lost, and two may
-// not.
+// Three primaries that know nothing of each other: one of them may be lost, and
+// two may not.
 func ExampleNewQuorum() {
 	var clients []redislock.Client
 	var servers []exampleServer

@@ -12,13 +12,13 @@ import (
 // watchdog, renewal goes on with this ttl.
 //
 // It returns [ErrNotHeld] if the lock was lost, expired, deleted or taken over,
-// [ErrReleased] after Release has begun (also if it failed), [ErrDetached] after
-// Detach, and [ErrInvalidTTL] for a ttl below [MinTTL]; in each of these cases nothing
-// is written. It never recreates a key.
-// It blocks for one round trip, or three if they fail in transport (see
-// [Locker.Acquire]; the lock then goes on with what remains of its lease, or with
-// ttl if that is shorter), and returns within 50 ms of the end of ctx. Extends of one
-// lock are made one after another.
+// [ErrReleased] after Release has begun (also if it failed), [ErrDetached]
+// after Detach, and [ErrInvalidTTL] for a ttl below [MinTTL]; in each of these
+// cases nothing is written. It never recreates a key. It blocks for one round
+// trip, or three if they fail in transport (see [Locker.Acquire]; the lock then
+// goes on with what remains of its lease, or with ttl if that is shorter), and
+// returns within 50 ms of the end of ctx. Extends of one lock are made one
+// after another.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if l.none() {
 		return l.failed(opExtend, errNoLock)
@@ -84,8 +84,9 @@ func (l *Lock) ended() error {
 	return ErrNotHeld
 }
 
-// givenUp is how the owner has given the lock up, or nil. A release that has begun counts
-// even if it has failed: it may yet be executed, or be tried again. The caller has locked mu.
+// givenUp is how the owner has given the lock up, or nil. A release that has
+// begun counts even if it has failed: it may yet be executed, or be tried
+// again. The caller has locked mu.
 func (l *Lock) givenUp() error {
 	switch {
 	case l.release == nil:
@@ -131,7 +132,8 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	return wire.Ended(ctx, err)
 }
 
-// adoptFloor takes over what a claim knows of earlier extensions that may yet be executed.
+// adoptFloor takes over what a claim knows of earlier extensions that may yet
+// be executed.
 func (l *Lock) adoptFloor(r extendReply) {
 	if r.floor > 0 {
 		l.term.SetFloor(r.floor)

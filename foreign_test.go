@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// takeForeign has somebody hold the lock who serves no queue: another library, for one.
+// takeForeign has somebody hold the lock who serves no queue: another library,
+// for one.
 func (r *fakeRedis) takeForeign(ttl time.Duration) {
 	require.NoError(r.t, r.Set("lock:a", "foreign"))
 	if ttl > 0 {
@@ -17,8 +18,8 @@ func (r *fakeRedis) takeForeign(ttl time.Duration) {
 	}
 }
 
-// Nobody is told when a foreign holder frees the lock. It is noticed within as long
-// again as one has waited, and within a poll interval.
+// Nobody is told when a foreign holder frees the lock. It is noticed within as
+// long again as one has waited, and within a poll interval.
 func TestAForeignReleaseIsNoticedWithinAsLongAgain(t *testing.T) {
 	for _, held := range []time.Duration{
 		10 * time.Millisecond, 90 * time.Millisecond, 150 * time.Millisecond, 700 * time.Millisecond,
@@ -41,8 +42,8 @@ func TestAForeignReleaseIsNoticedWithinAsLongAgain(t *testing.T) {
 	}
 }
 
-// The same for one that becomes the head while a lock of its own Locker is before it,
-// which was deleted and is somebody else's by now.
+// The same for one that becomes the head while a lock of its own Locker is
+// before it, which was deleted and is somebody else's by now.
 func TestALockTakenFromTheOwnLockerIsNoticedWithinAsLongAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
@@ -69,7 +70,8 @@ func TestALockTakenFromTheOwnLockerIsNoticedWithinAsLongAgain(t *testing.T) {
 	})
 }
 
-// The questions of a head get fewer: in the long run there is one per poll interval.
+// The questions of a head get fewer: in the long run there is one per poll
+// interval.
 func TestTheQuestionsOfAHeadGetFewer(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.takeForeign(time.Hour)
@@ -88,8 +90,9 @@ func TestTheQuestionsOfAHeadGetFewer(t *testing.T) {
 	})
 }
 
-// Where many processes contend, the lock goes to others many times while one waits. It
-// does not begin to count anew each time, or each turn would cost another question.
+// Where many processes contend, the lock goes to others many times while one
+// waits. It does not begin to count anew each time, or each turn would cost
+// another question.
 func TestHeadsOfAHotNameAskSeldom(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		const processes, goroutines, section = 8, 8, 5 * time.Millisecond

@@ -92,8 +92,8 @@ func roundTrip(t *testing.T, m *miniredis.Miniredis, lk *Locker, prefix, name, m
 	require.False(t, m.Exists(prefix+name))
 }
 
-// requireCeil checks that a lease is ttl, rounded up to milliseconds, and cut off
-// at a century.
+// requireCeil checks that a lease is ttl, rounded up to milliseconds, and cut
+// off at a century.
 func requireCeil(t *testing.T, ttl, lease time.Duration) {
 	t.Helper()
 	if ttl > maxLease {
@@ -104,8 +104,8 @@ func requireCeil(t *testing.T, ttl, lease time.Duration) {
 	require.Zero(t, lease%time.Millisecond)
 }
 
-// checkKeys checks that all keys are in one slot, or else the name is refused on
-// a cluster.
+// checkKeys checks that all keys are in one slot, or else the name is refused
+// on a cluster.
 func checkKeys(t *testing.T, onCluster *Locker, prefix, name string) {
 	keys, err := onCluster.keysFor(name)
 	require.Equal(t, prefix+name, keys.lock)
@@ -121,7 +121,8 @@ func checkKeys(t *testing.T, onCluster *Locker, prefix, name string) {
 	}
 }
 
-// FuzzReplies: whatever a server says, only what the scripts can say is good news.
+// FuzzReplies: whatever a server says, only what the scripts can say is good
+// news.
 func FuzzReplies(f *testing.F) {
 	for _, reply := range []string{"", "0", "1", "1 0", "done", "7 3", "0 1 ", "1 1 5", "1 2 5 9", "9 0", "5 7", "0 -1 5 1", "-2 0 0 ", "9223372036854775808 1", "t 0 0"} {
 		f.Add(reply)

@@ -5,13 +5,14 @@ import (
 	"sync"
 )
 
-// handles are the live handles of one Locker, by their token. [Locker.Resume] makes
-// several of one token, and a release through one of them ends the others: their lock
-// may be somebody else's as soon as the request is sent. So each of them has to be
-// found at that moment, whatever became of those made before and after it.
+// handles are the live handles of one Locker, by their token. [Locker.Resume]
+// makes several of one token, and a release through one of them ends the
+// others: their lock may be somebody else's as soon as the request is sent. So
+// each of them has to be found at that moment, whatever became of those made
+// before and after it.
 //
-// H is *Lock, of which nothing has to be known here. The mutex is held for nothing else,
-// and no other is taken meanwhile.
+// H is *Lock, of which nothing has to be known here. The mutex is held for
+// nothing else, and no other is taken meanwhile.
 type handles[H comparable] struct {
 	mu      sync.Mutex
 	byToken map[string]tokenState[H]
@@ -68,8 +69,8 @@ func (hs *handles[H]) leave(token string, h H) {
 	})
 }
 
-// resume notes that Resume is about to send a request with a token. It reports false
-// if a release of the token is under way.
+// resume notes that Resume is about to send a request with a token. It reports
+// false if a release of the token is under way.
 func (hs *handles[H]) resume(token string) (possible bool) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
 		if possible = s.releasing == 0; possible {
@@ -80,8 +81,8 @@ func (hs *handles[H]) resume(token string) (possible bool) {
 	return possible
 }
 
-// resumed ends what resume has begun, after its handle was entered. It reports false
-// if a release was sent in between: that may be executed at any time.
+// resumed ends what resume has begun, after its handle was entered. It reports
+// false if a release was sent in between: that may be executed at any time.
 func (hs *handles[H]) resumed(token string) (still bool) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
 		still = !s.departed
@@ -109,8 +110,8 @@ func (hs *handles[H]) released(token string) {
 	})
 }
 
-// depart notes that the request is about to be written, and returns the other handles
-// with the token of h.
+// depart notes that the request is about to be written, and returns the other
+// handles with the token of h.
 func (hs *handles[H]) depart(token string, h H) (others []H) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
 		s.departed = s.departed || s.resuming > 0

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A lock that is released through one handle ends all others with its token at once,
-// whatever became of the handles made before and after them. Else they would say that
-// they hold the lock while somebody else has it.
+// A lock that is released through one handle ends all others with its token at
+// once, whatever became of the handles made before and after them. Else they
+// would say that they hold the lock while somebody else has it.
 func TestEveryHandleEndsWithARelease(t *testing.T) {
 	resume := func(t *testing.T, lk *Locker, a *Lock, ttl time.Duration) *Lock {
 		lock, err := lk.Resume(t.Context(), a.Name(), a.Token(), ttl)

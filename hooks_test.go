@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// prefixing is a hook as applications have them: it rewrites the keys of scripts where
-// they stand, in the arguments of the command.
+// prefixing is a hook as applications have them: it rewrites the keys of
+// scripts where they stand, in the arguments of the command.
 type prefixing struct{}
 
 func (prefixing) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -224,8 +224,8 @@ func (h *tenants) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A request that travels by itself carries the values of its caller's context, whatever
-// is made of the context on the way.
+// A request that travels by itself carries the values of its caller's context,
+// whatever is made of the context on the way.
 func TestARequestByItselfHasTheValuesOfItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		client := r.connect()
@@ -249,8 +249,8 @@ func TestARequestByItselfHasTheValuesOfItsContext(t *testing.T) {
 	})
 }
 
-// The channel of a waiter's inbox is named by the lock's key, which the hook makes
-// longer, and its subscription passes no hook.
+// The channel of a waiter's inbox is named by the lock's key, which the hook
+// makes longer, and its subscription passes no hook.
 func TestAHookThatRewritesKeysLeavesWaitersTheirPushes(t *testing.T) {
 	for _, prefix := range []string{"lock:", "", "a b:"} {
 		for queue, dead := range map[string]bool{"a queue of one": false, "behind a dead one": true} {

@@ -2,9 +2,10 @@ package redislock
 
 import "time"
 
-// Info is what stands in Redis for one name. A name can be taken while nobody holds the
-// lock: it is kept by [WithMinHold], or those that wait are called, for a quarter of a
-// second at most, because a lease has ended. Held is true then, and Token empty.
+// Info is what stands in Redis for one name. A name can be taken while nobody
+// holds the lock: it is kept by [WithMinHold], or those that wait are called,
+// for a quarter of a second at most, because a lease has ended. Held is true
+// then, and Token empty.
 type Info struct {
 	Held     bool          // whether the name is taken, with this library or another
 	Token    string        // the holder's token, without metadata; empty if nobody holds the lock

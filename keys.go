@@ -17,8 +17,9 @@ type lockKeys struct {
 
 func (k *lockKeys) all() []any { return k.args[:] }
 
-// newLockKeys names the keys of the lock prefix + name. All are parts of one text, since
-// every acquisition needs them. tagged says that the lock's key has a hash tag.
+// newLockKeys names the keys of the lock prefix + name. All are parts of one
+// text, since every acquisition needs them. tagged says that the lock's key has
+// a hash tag.
 func newLockKeys(prefix, name string, tagged bool) lockKeys {
 	const fence, queue = ":fence", ":queue"
 	open, closed := "", ""
@@ -38,19 +39,19 @@ type lockToken struct {
 
 func newLockToken(text string) lockToken { return lockToken{text: text, arg: text} }
 
-// lockValue is what stands under the key of a lock, by the format of lua/lib/value.lua: what
-// its holder has put there, or a mark that is nobody's.
+// lockValue is what stands under the key of a lock, by the format of
+// lua/lib/value.lua: what its holder has put there, or a mark that is nobody's.
 type lockValue struct {
 	mark     string // what a mark begins with, or empty: somebody holds the lock
 	data     string // of a mark
 	token    string // of the holder; empty if it is a mark
-	metadata string // of the holder, or of the one who had the lock before the mark
+	metadata string // of the holder, or of the last holder before the mark
 }
 
 // What marks begin with.
 const (
 	keptMark    = "kept:"    // the name is taken until a minimal hold is over; data: the token that has left it
-	rollMark    = "roll:"    // those who wait are called, for a moment; data: until when, and how many
+	rollMark    = "roll:"    // waiters are called, for a moment; data: until when, and how many
 	revokedMark = "revoked:" // the lock was taken away; data: the token that had it
 )
 
@@ -64,8 +65,8 @@ func parseValue(value string) lockValue {
 	return lockValue{token: word, metadata: metadata}
 }
 
-// isToken tells whether a text from outside can be the token of a lock: it is neither a
-// mark nor a whole value with its metadata.
+// isToken tells whether a text from outside can be the token of a lock: it is
+// neither a mark nor a whole value with its metadata.
 func isToken(text string) bool {
 	return text != "" && parseValue(text) == lockValue{token: text}
 }
@@ -78,8 +79,8 @@ type naming struct {
 	clustered bool // all keys of a lock must share a slot
 }
 
-// keysFor names the keys of a lock and checks the name. On a cluster all keys of
-// one script must share a slot, hence the braces: Redis hashes what stands
+// keysFor names the keys of a lock and checks the name. On a cluster all keys
+// of one script must share a slot, hence the braces: Redis hashes what stands
 // between the first '{' and the first '}' behind it, if that is not empty.
 func (n naming) keysFor(name string) (lockKeys, error) {
 	keys := newLockKeys(n.prefix, name, false)
@@ -92,8 +93,8 @@ func (n naming) keysFor(name string) (lockKeys, error) {
 		return keys, fmt.Errorf("%w: it is empty", ErrInvalidName)
 	case ambiguous(keys.lock, n.prefix):
 		return keys, fmt.Errorf("%w: %w", ErrInvalidName, errAmbiguous)
-	// Else the key becomes the tag of the others as a whole. With a '}' in it the tag
-	// would end there, and the slot would be another.
+	// Else the key becomes the tag of the others as a whole. With a '}' in it
+	// the tag would end there, and the slot would be another.
 	case n.clustered && !tagged && strings.Contains(keys.lock, "}"):
 		return keys, fmt.Errorf("%w: %w", ErrInvalidName, errUntaggable)
 	}
@@ -103,9 +104,9 @@ func (n naming) keysFor(name string) (lockKeys, error) {
 
 var errAmbiguous = errors.New("the keys that belong to it can be those of another name")
 
-// ambiguous tells whether a key, or one that belongs to it, can be one that belongs
-// to another name with the same prefix. That takes a hash tag in the name, or an
-// empty prefix.
+// ambiguous tells whether a key, or one that belongs to it, can be one that
+// belongs to another name with the same prefix. That takes a hash tag in the
+// name, or an empty prefix.
 func ambiguous(key, prefix string) bool {
 	isKey := func(s string) bool { return len(s) > len(prefix) && strings.HasPrefix(s, prefix) }
 	isTag := func(s string) bool { // made of an untagged key, see newLockKeys

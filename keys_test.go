@@ -177,8 +177,8 @@ func allKeys(lock string) []string {
 	return []string{k.lock, k.fence, k.queue}
 }
 
-// requireOwnKeys fails if another name has a key in common with name and both are
-// accepted. It reports whether one would have.
+// requireOwnKeys fails if another name has a key in common with name and both
+// are accepted. It reports whether one would have.
 func requireOwnKeys(t *testing.T, lk *Locker, prefix, name string) (disputed bool) {
 	keys, err := lk.keysFor(name)
 	own := allKeys(prefix + name)
@@ -195,8 +195,8 @@ func requireOwnKeys(t *testing.T, lk *Locker, prefix, name string) (disputed boo
 	return disputed
 }
 
-// The fence of "{t}" would stand where the lock "{t}:fence" stands. Either such a
-// name is refused, or the two do not disturb each other.
+// The fence of "{t}" would stand where the lock "{t}:fence" stands. Either such
+// a name is refused, or the two do not disturb each other.
 func TestNoLockIsDisturbedByTheCompanionKeysOfAnother(t *testing.T) {
 	for _, c := range []struct {
 		prefix string

@@ -1,7 +1,7 @@
 package redislock
 
-// How waiting works. Goroutines of one Locker that wait for the same name stand in
-// a line; only its head is represented in Redis.
+// How waiting works. Goroutines of one Locker that wait for the same name stand
+// in a line; only its head is represented in Redis.
 //
 //	  Acquire
 //	     │ joins
@@ -27,12 +27,12 @@ package redislock
 //	  from each of them: ctx ended ► error; a ticket or grant is undone, and the next
 //	  in line is the head. A grant that came before counts: it is a lock, no error.
 //
-// Whatever happens to a head that can mean that it missed something (the inbox came
-// up or went down, a lock of this Locker was lost, a release got no reply, a grant
-// came too late) nudges it: it asks at once, and an answer to an earlier question
-// does not put that off. So a head always has a time at which it asks next: after
-// as long again as it has waited, and the longest pause is the poll interval. Asking
-// is harmless: the script knows the token.
+// Whatever happens to a head that can mean that it missed something (the inbox
+// came up or went down, a lock of this Locker was lost, a release got no reply,
+// a grant came too late) nudges it: it asks at once, and an answer to an
+// earlier question does not put that off. So a head always has a time at which
+// it asks next: after as long again as it has waited, and the longest pause is
+// the poll interval. Asking is harmless: the script knows the token.
 //
 // A ticket in Redis:
 //
@@ -47,9 +47,9 @@ package redislock
 //	  granted ── its waiter has the lock, or finds it by asking
 //	          ── undo: its waiter has gone ──────────────────────► released, to the next
 //
-// A ticket that is popped or lost while its head still waits is queued again by the
-// head's next question, at the place it had. A head that gives up leaves its place
-// to the next in its line.
+// A ticket that is popped or lost while its head still waits is queued again by
+// the head's next question, at the place it had. A head that gives up leaves
+// its place to the next in its line.
 //
 // model_test.go enumerates the interleavings of all this.
 
@@ -71,8 +71,8 @@ type lines struct {
 	heads map[string]*waiter    // by token: those a grant may be pushed to
 }
 
-// localLine is the local queue for one name: first come, first served. Only its head
-// is represented in Redis; the others cost nothing.
+// localLine is the local queue for one name: first come, first served. Only its
+// head is represented in Redis; the others cost nothing.
 type localLine struct {
 	holder    *Lock // the lock of this Locker that stands in the key, as far as known
 	waiters   row
@@ -115,8 +115,8 @@ type waiter struct {
 	before, behind *waiter // in its line
 }
 
-// unusedLines keeps lines for the next acquisition: one that is not waited for comes and
-// goes with each.
+// unusedLines keeps lines for the next acquisition: one that is not waited for
+// comes and goes with each.
 var unusedLines = sync.Pool{New: func() any { return new(localLine) }}
 
 // at finds the line for a key. A line exists while it has a holder or waiters.
@@ -132,8 +132,9 @@ func (ls *lines) at(key string) *localLine {
 	return l
 }
 
-// tidy follows every change of a line: it forgets an empty one, and minds that the
-// inbox is open while somebody waits: the one on the server where the key stands now.
+// tidy follows every change of a line: it forgets an empty one, and minds that
+// the inbox is open while somebody waits: the one on the server where the key
+// stands now.
 func (ls *lines) tidy(key string, l *localLine, ins *line.Inboxes) {
 	var in *line.Inbox
 	if l.contended && l.waiters.first != nil {
@@ -154,7 +155,8 @@ func (ls *lines) tidy(key string, l *localLine, ins *line.Inboxes) {
 	}
 }
 
-// row is a list of waiters. Unlike container/list it allocates nothing for each.
+// row is a list of waiters. Unlike container/list it allocates nothing for
+// each.
 type row struct{ first, last *waiter }
 
 func (r *row) add(w *waiter) {
@@ -201,13 +203,15 @@ func (ls *lines) join(w *waiter) {
 	}
 }
 
-// localWait is how long one who finds a holder of this Locker, and nobody waiting,
-// relies on being brought along. The holder may have lost the lock without knowing
-// it yet; but where sections are short it is not worth a request to find out.
+// localWait is how long a waiter that finds a holder of this Locker, and nobody
+// waiting, relies on being brought along. The holder may have lost the lock
+// without knowing it yet; but where sections are short it is not worth a
+// request to find out.
 const localWait = 25 * time.Millisecond
 
 // promote makes w the head. If a lock of this Locker is before it, that one's
-// release will bring it along; until then it looks after things once in a while.
+// release will bring it along; until then it looks after things once in a
+// while.
 func (w *waiter) promote() {
 	if w.line.holder != nil {
 		w.askIn(w.longPause())
@@ -217,8 +221,9 @@ func (w *waiter) promote() {
 }
 
 // leave takes w out of its line, with the lock it got, or with nil and why. A
-// grant that came before is ours, and not to be lost: then leave returns its lock.
-// Where nobody has had an answer yet the others must not fail one after the other.
+// grant that came before is ours, and not to be lost: then leave returns its
+// lock. Where nobody has had an answer yet the others must not fail one after
+// the other.
 func (ls *lines) leave(w *waiter, lock *Lock, err error) *Lock {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -259,8 +264,9 @@ func (w *waiter) lastGrant() *Lock {
 
 // failed is told why the head of a line has failed before there was any answer.
 // What is sure to be everybody's failure is passed on. Else nobody can be given
-// another's error, and all find out for themselves, at the same time: each waiting
-// for those before it, on a server that is silent, would take a time-out for each.
+// another's error, and all find out for themselves, at the same time: each
+// waiting for those before it, on a server that is silent, would take a
+// time-out for each.
 func (l *localLine) failed(err error) {
 	common := wire.Common(err)
 	for w := l.waiters.first; w != nil; w = w.behind {
@@ -273,9 +279,9 @@ func (l *localLine) failed(err error) {
 	}
 }
 
-// isOwn tells whether a failure says nothing about the others in a line, and was no
-// failure of Redis: it is due to the ctx or to the TTL of the one who failed, or a
-// panic.
+// isOwn tells whether a failure says nothing about the others in a line, and
+// was no failure of Redis: it is due to the ctx or to the TTL of the caller
+// that failed, or a panic.
 func isOwn(err error) bool {
 	var stray *wire.StrayError
 	return wire.IsContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &stray)
@@ -322,9 +328,10 @@ func (ls *lines) lost(lock *Lock) {
 	ls.tidy(lock.keys.lock, l, &lock.lk.inboxes)
 }
 
-// givesWay lets the next in line ask, in a while. w, which is the head, goes to the end: a
-// hook that refuses w by its ctx would keep it from the lock for as long as w waits, and
-// with it everybody behind. w's ticket may stand in the queue all the same, and counts.
+// givesWay lets the next in line ask, in a while. w, which is the head, goes to
+// the end: a hook that refuses w by its ctx would keep it from the lock for as
+// long as w waits, and with it everybody behind. w's ticket may stand in the
+// queue all the same, and counts.
 func (w *waiter) givesWay(d time.Duration) {
 	l := w.line
 	l.waiters.remove(w)
@@ -335,8 +342,8 @@ func (w *waiter) givesWay(d time.Duration) {
 	next.askIn(d)
 }
 
-// nudge has w ask at once, because something has happened. An answer to an earlier
-// question does not put that off.
+// nudge has w ask at once, because something has happened. An answer to an
+// earlier question does not put that off.
 func (w *waiter) nudge() {
 	w.nudged = true
 	w.askIn(0)
@@ -376,9 +383,9 @@ func (w *waiter) waitsItsTurn() bool {
 	return turn
 }
 
-// setAlarm has a line's head roused in a while. It is one timer for the line, because a
-// waiter that had its own would have to be woken to set it when it becomes the head, and
-// most heads have the lock before they are due.
+// setAlarm has a line's head roused in a while. It is one timer for the line,
+// because a waiter that had its own would have to be woken to set it when it
+// becomes the head, and most heads have the lock before they are due.
 func (ls *lines) setAlarm(key string, l *localLine, d time.Duration) {
 	if l.alarm != nil {
 		l.alarm.Reset(d)
@@ -429,7 +436,8 @@ func (ls *lines) askAgain(w *waiter) {
 	w.nudge()
 }
 
-// next is what w does next: take a grant, or else ask if it is due, and else sleep.
+// next is what w does next: take a grant, or else ask if it is due, and else
+// sleep.
 func (ls *lines) next(w *waiter) (g *grant, due bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -443,16 +451,17 @@ func (ls *lines) next(w *waiter) (g *grant, due bool) {
 	return nil, due
 }
 
-// earliestLook is when the head of a line asks for the first time whether it has missed
-// something. Where sections are short it has the lock before.
+// earliestLook is when the head of a line asks for the first time whether it
+// has missed something. Where sections are short it has the lock before.
 const earliestLook = 100 * time.Millisecond
 
-// longPause is how long w relies on being told of everything: as long again as it has
-// waited, but not past the poll interval. So a holder that tells nobody (another
-// library, a key deleted by hand) makes nobody wait more than twice as long, and many
-// names that are held for long cost one question per poll interval. What w is waiting
-// for may have gone to others meanwhile: its time goes on counting, or a name that is
-// in demand would be asked for ten times a second by each process.
+// longPause is how long w relies on being told of everything: as long again as
+// it has waited, but not past the poll interval. So a holder that tells nobody
+// (another library, a key deleted by hand) makes nobody wait more than twice as
+// long, and many names that are held for long cost one question per poll
+// interval. What w is waiting for may have gone to others meanwhile: its time
+// goes on counting, or a name that is in demand would be asked for ten times a
+// second by each process.
 func (w *waiter) longPause() time.Duration {
 	return jittered(min(max(earliestLook, time.Since(w.joined)), w.a.lk.opts.pollInterval))
 }
@@ -460,10 +469,10 @@ func (w *waiter) longPause() time.Duration {
 // jittered keeps the waiters of many processes apart.
 func jittered(d time.Duration) time.Duration { return d - rand.N(d/8+1) }
 
-// leasePause is how long w leaves a holder alone whose lease ends in left (negative:
-// never): not past its end, and no longer than longPause. While w waits, the lock
-// may go to others with shorter leases, who may die; w's own TTL is the best guess
-// of theirs, and once a second is often enough.
+// leasePause is how long w leaves a holder alone whose lease ends in left
+// (negative: never): not past its end, and no longer than longPause. While w
+// waits, the lock may go to others with shorter leases, which may die; w's own
+// TTL is the best guess of theirs, and once a second is often enough.
 func (w *waiter) leasePause(left time.Duration) time.Duration {
 	d := min(w.longPause(), max(w.a.ttl, time.Second))
 	if left < 0 {
@@ -472,8 +481,8 @@ func (w *waiter) leasePause(left time.Duration) time.Duration {
 	return min(d, left+time.Millisecond+rand.N(5*time.Millisecond))
 }
 
-// bring is the waiter that the release of lock brings along, if anybody waits, and the
-// inbox of its ticket.
+// bring is the waiter that the release of lock brings along, if anybody waits,
+// and the inbox of its ticket.
 func (ls *lines) bring(lock *Lock) (w *waiter, inbox string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -498,17 +507,18 @@ func (ls *lines) bring(lock *Lock) (w *waiter, inbox string) {
 	return w, inbox
 }
 
-// Without an inbox, nobody stands in the queue: other processes find the lock by
-// polling, or never, if it is always handed on here. So it is left free for a while
-// now and then. With an inbox, the queue sees to it that processes take turns.
+// Without an inbox, nobody stands in the queue: other processes find the lock
+// by polling, or never, if it is always handed on here. So it is left free for
+// a while now and then. With an inbox, the queue sees to it that processes take
+// turns.
 const (
 	longestTurn = 250 * time.Millisecond
 	turnPause   = 100 * time.Millisecond
 )
 
 // expectGrant makes w known to the inbox, before its ticket is sent. Until the
-// registration is answered, all that is known of a grant is that it is not older
-// than the first ticket.
+// registration is answered, all that is known of a grant is that it is not
+// older than the first ticket.
 func (ls *lines) expectGrant(w *waiter, inbox string) {
 	if inbox != line.None && inbox != w.a.inbox {
 		if w.a.inbox != "" {
@@ -528,9 +538,10 @@ func (ls *lines) expectGrant(w *waiter, inbox string) {
 	}
 }
 
-// begin notes that w begins a question. If there is an inbox the question carries a
-// ticket, which asks for a place in the queue. A grant may come before the answer if w
-// has a ticket, or a release of this Locker can bring it along.
+// begin notes that w begins a question. If there is an inbox the question
+// carries a ticket, which asks for a place in the queue. A grant may come
+// before the answer if w has a ticket, or a release of this Locker can bring it
+// along.
 //
 // One that is not the head has no ticket: a Locker has one place in a queue.
 func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
@@ -556,9 +567,9 @@ func (ls *lines) begin(w *waiter) (t ticketing, expecting bool) {
 	return t, expecting
 }
 
-// learned notes what a question came to, and when the next one is due. It returns
-// the error that ends w's waiting, if it has to end: one that waiting does not
-// mend, or a few failures before there was any answer.
+// learned notes what a question came to, and when the next one is due. It
+// returns the error that ends w's waiting, if it has to end: one that waiting
+// does not mend, or a few failures before there was any answer.
 func (ls *lines) learned(w *waiter, sent time.Time, out outcome) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -613,8 +624,9 @@ func (w *waiter) verdict(err error) error {
 	return nil
 }
 
-// lastAnswer is what is known of w's lock: whether somebody has been seen to hold it,
-// and why the last question was not answered, in words that may be told w.
+// lastAnswer is what is known of w's lock: whether somebody has been seen to
+// hold it, and why the last question was not answered, in words that may be
+// told w.
 func (ls *lines) lastAnswer(w *waiter) (contended bool, outage error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -636,8 +648,8 @@ func (ls *lines) newOutage(l *localLine) error {
 	return l.outage
 }
 
-// brought tells w what became of it in a release. If w has left meanwhile, it returns
-// with what.
+// brought tells w what became of it in a release. If w has left meanwhile, it
+// returns with what.
 func (ls *lines) brought(w *waiter, r releaseReply, err error) (left bool, lock *Lock) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -659,8 +671,8 @@ func (ls *lines) brought(w *waiter, r releaseReply, err error) (left bool, lock 
 	return false, nil
 }
 
-// unqueued notes that somebody else has the lock, and that w is not in the queue:
-// it has to poll.
+// unqueued notes that somebody else has the lock, and that w is not in the
+// queue: it has to poll.
 func (w *waiter) unqueued(left time.Duration) {
 	w.line.answered()
 	if w.waitsItsTurn() {
@@ -680,9 +692,10 @@ func (w *waiter) unqueued(left time.Duration) {
 	w.askIn(d)
 }
 
-// notQueued notes that w is not in the queue although its question asked for that: the
-// inbox is not subscribed where the question was executed. On a cluster this is most
-// often because the slot has moved, or is moving: the client will know in a moment.
+// notQueued notes that w is not in the queue although its question asked for
+// that: the inbox is not subscribed where the question was executed. On a
+// cluster this is most often because the slot has moved, or is moving: the
+// client will know in a moment.
 func (w *waiter) notQueued(sent time.Time) {
 	l, lk := w.line, w.a.lk
 	switch {
@@ -718,8 +731,8 @@ func (w *waiter) enqueued(r registration) {
 	}
 }
 
-// pushed hands a grant from the inbox to the waiter it is for. It reports false if there
-// is none.
+// pushed hands a grant from the inbox to the waiter it is for. It reports false
+// if there is none.
 func (ls *lines) pushed(token string, g grant) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -737,9 +750,9 @@ func (ls *lines) pushed(token string, g grant) bool {
 	return true
 }
 
-// wakeHeads has the heads ask that have to do with an inbox: when it has become live all
-// of them, to get into the queue; when it has failed those that rely on it, since their
-// tickets are dead. The others ask anyhow.
+// wakeHeads has the heads ask that have to do with an inbox: when it has become
+// live all of them, to get into the queue; when it has failed those that rely
+// on it, since their tickets are dead. The others ask anyhow.
 func (ls *lines) wakeHeads(in *line.Inbox, live bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -19,8 +19,8 @@ func (r *fakeRedis) refuseSubscriptions() {
 	})
 }
 
-// takeTurnsFor has every Locker's goroutines contend for one name, and counts the
-// sections of each Locker.
+// takeTurnsFor has every Locker's goroutines contend for one name, and counts
+// the sections of each Locker.
 func takeTurnsFor(t *testing.T, d time.Duration, goroutines int, lockers ...*Locker) []int {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -48,8 +48,8 @@ func takeTurnsFor(t *testing.T, d time.Duration, goroutines int, lockers ...*Loc
 	return counts
 }
 
-// Without pushes processes find the lock by polling. One that always has somebody
-// to hand it to does not keep it for ever.
+// Without pushes processes find the lock by polling. One that always has
+// somebody to hand it to does not keep it for ever.
 func TestPollingProcessesDoNotStarveEachOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.refuseSubscriptions()

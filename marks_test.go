@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// marks are the kinds of marks that may stand in the key of a lock, with the token of
-// the one who had it, where they have that; and for how long they stand.
+// marks are the kinds of marks that may stand in the key of a lock, with the
+// token of the one who had it, where they have that; and for how long they
+// stand.
 var marks = map[string]struct {
 	mark func(token string) string
 	left time.Duration
@@ -30,8 +31,8 @@ func (r *fakeRedis) mark(value string, left time.Duration) {
 	r.SetTTL("lock:a", left)
 }
 
-// eachMark runs a test for every kind of mark, which stands where the lock of a handle
-// stood.
+// eachMark runs a test for every kind of mark, which stands where the lock of a
+// handle stood.
 func eachMark(t *testing.T, test func(t *testing.T, r *fakeRedis, lock *Lock, value string, left time.Duration)) {
 	for name, m := range marks {
 		t.Run(name, func(t *testing.T) {

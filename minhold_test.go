@@ -160,7 +160,8 @@ func TestKeepingReleaseWhoseReplyIsLost(t *testing.T) {
 	}
 }
 
-// The retry comes when the minimal hold is over, and somebody else has the lock.
+// The retry comes when the minimal hold is over, and somebody else has the
+// lock.
 func TestKeepingReleaseThatIsRepeatedLate(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Minute, WithMinHold(time.Second))
@@ -247,7 +248,8 @@ func TestMinimalHoldOfAnAdoptedLockCountsFromTheGrant(t *testing.T) {
 	})
 }
 
-// The option belongs to a handle: an adopted lock has none, unless Resume is told.
+// The option belongs to a handle: an adopted lock has none, unless Resume is
+// told.
 func TestMinimalHoldIsNotInherited(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Minute, WithMinHold(time.Hour))
@@ -306,7 +308,8 @@ func TestGrantThatNobodyGetsKeepsNothing(t *testing.T) {
 	})
 }
 
-// panicWithGrant has the head of the line for "a" be granted the lock, and panics.
+// panicWithGrant has the head of the line for "a" be granted the lock, and
+// panics.
 type panicWithGrant struct {
 	lk   *Locker
 	done *atomic.Bool
@@ -373,8 +376,8 @@ func TestMinimalHoldOfALockThatWasGrantedAfterTheClockWasSetBack(t *testing.T) {
 
 // --- waiters ----------------------------------------------------------------------------
 
-// They have been told of a lease of ten minutes, and would ask again after as long as they
-// have waited.
+// They have been told of a lease of ten minutes, and would ask again after as
+// long as they have waited.
 func TestWaitersAreServedWhenTheMinimalHoldIsOver(t *testing.T) {
 	const ttl, least, held = 10 * time.Minute, 100 * time.Second, 99 * time.Second
 	for name, lockers := range map[string][]int{ // whose: 0 is the holder's
@@ -426,8 +429,9 @@ func TestWaitersAreServedWhenTheMinimalHoldIsOver(t *testing.T) {
 	}
 }
 
-// Those of them that are frozen cost nothing but the roll-call, however many there are:
-// the others are told of the end all the same, and have the lock in their order.
+// Those of them that are frozen cost nothing but the roll-call, however many
+// there are: the others are told of the end all the same, and have the lock in
+// their order.
 func TestFrozenWaitersBehindAMinimalHold(t *testing.T) {
 	const least = 100 * time.Second
 	for _, n := range []int{1, 4, 10, 100, 900} {
@@ -465,7 +469,8 @@ func TestFrozenWaitersBehindAMinimalHold(t *testing.T) {
 	}
 }
 
-// A waiter that has the option itself keeps the name in turn, from its own grant.
+// A waiter that has the option itself keeps the name in turn, from its own
+// grant.
 func TestMinimalHoldOfAWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		holder := r.acquire("a", time.Hour)

@@ -11,42 +11,44 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file checks the hand-over protocol (lua/lib/queue.lua, lines.go, acquire.go,
-// internal/line, undo.go, release.go) by brute force: a small model of it is run
-// through every order in which its events can happen, breadth first, so that a
-// counterexample is a shortest one.
+// This file checks the hand-over protocol (lua/lib/queue.lua, lines.go,
+// acquire.go, internal/line, undo.go, release.go) by brute force: a small model
+// of it is run through every order in which its events can happen, breadth
+// first, so that a counterexample is a shortest one.
 //
 // # What is modelled
 //
-// One name. Redis: whose token the lock key holds, the queue of tickets by place,
-// which inboxes count as subscribed. Processes with a local line each: holder, the
-// head that asks, the place it inherits, whether its inbox is live. Goroutines, one
-// acquisition each: waiting with what they know (due, registered, a grant not yet
-// taken, requests whose reply they did not see), holding, releasing, gone. And
-// every message by itself: questions, releases with the ticket they bring along,
-// undos, their replies, pushes. Messages overtake each other freely, as on a pool
-// of connections.
+// One name. Redis: whose token the lock key holds, the queue of tickets by
+// place, which inboxes count as subscribed. Processes with a local line each:
+// holder, the head that asks, the place it inherits, whether its inbox is live.
+// Goroutines, one acquisition each: waiting with what they know (due,
+// registered, a grant not yet taken, requests whose reply they did not see),
+// holding, releasing, gone. And every message by itself: questions, releases
+// with the ticket they bring along, undos, their replies, pushes. Messages
+// overtake each other freely, as on a pool of connections.
 //
 // Events: a goroutine joins, asks, takes a grant, is cancelled at any moment,
-// releases; a request is executed, a reply or push arrives. Faults, each out of a
-// budget: a reply is lost, a request is given up and executed later, a push is lost,
-// a subscription is cut (noticed by the server first, or by the process first), a
-// process is killed. Lapses, out of another budget: a holder outlives its validity,
-// a lease ends on the server, a grant is overdue when it arrives.
+// releases; a request is executed, a reply or push arrives. Faults, each out of
+// a budget: a reply is lost, a request is given up and executed later, a push
+// is lost, a subscription is cut (noticed by the server first, or by the
+// process first), a process is killed. Lapses, out of another budget: a holder
+// outlives its validity, a lease ends on the server, a grant is overdue when it
+// arrives.
 //
 // # What is abstracted away
 //
-// Time. Of clocks the model knows only what the code relies on: the lease in Redis
-// ends after the validity in the process (leaseFrom), so expire waits until nobody
-// trusts the token, and a grant under way is late from then on (anchorOf). Pauses
-// are "at once" or "poll"; a poll that fires while anything else is under way costs
-// from a budget. An undo, which really ends after 15 seconds, is repeated until it
-// is answered, and its last look comes when no request of its acquisition is on its
-// way any more. A roll-call is answered by all at once: a lock that is found free goes
-// to the first live ticket. So what can happen between its parts is left out, and with
-// it processes that are frozen: rollcall_test.go has those. Minimal holds and other
-// marks, fences, errors of the server, renewals, Resume and the idle end of a
-// subscription are left out. Goroutines of a process join in one order.
+// Time. Of clocks the model knows only what the code relies on: the lease in
+// Redis ends after the validity in the process (leaseFrom), so expire waits
+// until nobody trusts the token, and a grant under way is late from then on
+// (anchorOf). Pauses are "at once" or "poll"; a poll that fires while anything
+// else is under way costs from a budget. An undo, which really ends after 15
+// seconds, is repeated until it is answered, and its last look comes when no
+// request of its acquisition is on its way any more. A roll-call is answered by
+// all at once: a lock that is found free goes to the first live ticket. So what
+// can happen between its parts is left out, and with it processes that are
+// frozen: rollcall_test.go has those. Minimal holds and other marks, fences,
+// errors of the server, renewals, Resume and the idle end of a subscription are
+// left out. Goroutines of a process join in one order.
 //
 // # What is checked
 //
@@ -61,8 +63,8 @@ import (
 //     to a dead one.
 //   - truth: Release reports "not held" only if the lock had really ended.
 //
-// That the model is able to fail is shown by TestModelFindsFlaws: each flaw of a
-// list, when built in, must produce a counterexample.
+// That the model is able to fail is shown by TestModelFindsFlaws: each flaw of
+// a list, when built in, must produce a counterexample.
 
 const (
 	maxProcs   = 3
@@ -137,8 +139,8 @@ type ticketState struct {
 	place uint8
 }
 
-// Whether a subscription exists as the server sees it. A stale one counts as live
-// but leads nowhere.
+// Whether a subscription exists as the server sees it. A stale one counts as
+// live but leads nowhere.
 type subscription uint8
 
 const (
@@ -217,8 +219,8 @@ func (v verdict) String() string {
 	return [...]string{"fine", "exclusion", "wake-up", "nothing left", "order", "truth"}[v]
 }
 
-// flaws can be built into the model. The second group is how the code was before
-// the model found what is wrong with it.
+// flaws can be built into the model. The second group is how the code was
+// before the model found what is wrong with it.
 type flaws struct {
 	acquireForgets   bool // acquire does not recognise its own token
 	releaseUnchecked bool // release does not compare the token
@@ -353,7 +355,8 @@ func (m *model) release(s *state, q messageState) messageState {
 	return a
 }
 
-// firstInQueue is first_in_queue: dead tickets before the first live one go too.
+// firstInQueue is first_in_queue: dead tickets before the first live one go
+// too.
 func (m *model) firstInQueue(s *state, own token) (first ticketState, isOwn bool) {
 	for s.queue[0].tok != 0 {
 		first = s.queue[0]
@@ -462,16 +465,16 @@ func (s *state) askIn(t token, d due) {
 	}
 }
 
-// restIn is askIn after an answer. It does not postpone what was set by news since
-// the last question was sent: the answer may be older than the news.
+// restIn is askIn after an answer. It does not postpone what was set by news
+// since the last question was sent: the answer may be older than the news.
 func (m *model) restIn(s *state, t token, d due) {
 	if s.w[t].due != atOnce || m.flaws.newsForgot {
 		s.askIn(t, d)
 	}
 }
 
-// leave takes t out of its line; it includes the end of (*acquisition).wait, and
-// finish.
+// leave takes t out of its line; it includes the end of (*acquisition).wait,
+// and finish.
 func (m *model) leave(s *state, t token, lock bool) {
 	w, p := &s.w[t], m.proc(s, t)
 	wasHead := m.head(s, m.of[t]) == t
@@ -520,8 +523,8 @@ func (m *model) finish(s *state, t token) {
 	w.queued, w.uncertain, w.grants, w.reg, w.regN = false, false, noGrant, unregistered, 0
 }
 
-// underWay tells whether a request of t may yet be executed that t cannot tell the
-// result of.
+// underWay tells whether a request of t may yet be executed that t cannot tell
+// the result of.
 func (m *model) underWay(s *state, t token) bool {
 	for _, q := range s.net {
 		if q.failed && m.flaws.settleImpatient {
@@ -715,7 +718,8 @@ func (m *model) cancel(s *state, t token) {
 	m.leave(s, t, false)
 }
 
-// releaseOnce is requestRelease, or one try of undone: that brings nobody along.
+// releaseOnce is requestRelease, or one try of undone: that brings nobody
+// along.
 func (m *model) releaseOnce(s *state, t token, undo bool) {
 	q := messageState{kind: releaseOrder, tok: t, undo: undo, inTime: s.w[t].valid && !undo}
 	if !undo || m.flaws.undoBrings {
@@ -752,7 +756,8 @@ func (m *model) releaseAnswered(s *state, r messageState) {
 	w.phase, w.valid, w.inTime, w.lapsed = done, false, false, false
 }
 
-// settle includes the second look of undo: it comes when all requests have ended.
+// settle includes the second look of undo: it comes when all requests have
+// ended.
 func (m *model) settle(s *state, t token) {
 	w := &s.w[t]
 	if !w.toConfirm && !w.toSettle || m.underWay(s, t) {
@@ -950,8 +955,8 @@ func (m *model) waiterEvents(s *state, t token, busy bool, out []event) []event 
 	return out
 }
 
-// mayJoin: the goroutines of a process join in one order, and so do the first of
-// processes that are alike.
+// mayJoin: the goroutines of a process join in one order, and so do the first
+// of processes that are alike.
 func (m *model) mayJoin(s *state, t token) bool {
 	before := t - 1
 	if m.of[before] != m.of[t] && m.alike {
@@ -1246,8 +1251,9 @@ func (m *model) waits(s *state) bool {
 	return false
 }
 
-// calm lets things take their course from a state in which only polls are pending,
-// without cancels, faults and newcomers: everybody who waits has to be served.
+// calm lets things take their course from a state in which only polls are
+// pending, without cancels, faults and newcomers: everybody who waits has to be
+// served.
 func (m *model) calm(s state) (state, bool) {
 	var events []event
 	turn := 0
@@ -1268,8 +1274,8 @@ func (m *model) calm(s state) (state, bool) {
 	return s, false
 }
 
-// calmEvent prefers what is under way, news before requests. Those who ask, poll
-// or release, and the lease of a dead process, take turns.
+// calmEvent prefers what is under way, news before requests. Those who ask,
+// poll or release, and the lease of a dead process, take turns.
 func calmEvent(events []event, turn *int) (event, bool) {
 	for _, e := range slices.Backward(events) {
 		if e.op < opAsk {
@@ -1435,8 +1441,8 @@ func (m *model) describeState(s *state) string {
 
 const modelLimit = 16_000_000 // states; a bound for what went wrong
 
-// modelCases are small enough for every run. Those of the deep list take minutes,
-// and are explored if REDISLOCK_MODEL is "deep".
+// modelCases are small enough for every run. Those of the deep list take
+// minutes, and are explored if REDISLOCK_MODEL is "deep".
 var modelCases = []modelCase{
 	{"2x2", model{of: []int{0, 0, 0, 1, 1}, alike: true, listening: true, budget: budget{polls: 1}}},
 	{"2x2 cancel", model{of: []int{0, 0, 0, 1, 1}, alike: true, listening: true, budget: budget{cancels: 1}}},
@@ -1485,9 +1491,9 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestModelFindsFlaws builds one flaw after the other into the model. Each has to
-// break a property, in a case that is fine without it. The second half is how the
-// code first was.
+// TestModelFindsFlaws builds one flaw after the other into the model. Each has
+// to break a property, in a case that is fine without it. The second half is
+// how the code first was.
 func TestModelFindsFlaws(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -65,8 +65,8 @@ func (q *quota) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// poison is part of a request at which the connection is cut, as servers and proxies
-// do with requests that are too large for them.
+// poison is part of a request at which the connection is cut, as servers and
+// proxies do with requests that are too large for them.
 const poison = "poison"
 
 type cutAtPoison struct{ net.Conn }
@@ -90,8 +90,8 @@ func cuttingAtPoison(o *redis.Options) {
 	}
 }
 
-// What fails for one caller's sake says nothing about the others who stand behind it
-// for a lock that is free.
+// What fails for one caller's sake says nothing about the others who stand
+// behind it for a lock that is free.
 func TestAFailureOfOneCallerIsNotThatOfTheOthersInLine(t *testing.T) {
 	for name, c := range map[string]struct {
 		client func(*redis.Options)
@@ -137,8 +137,8 @@ func TestAFailureOfOneCallerIsNotThatOfTheOthersInLine(t *testing.T) {
 	}
 }
 
-// A Redis that accepts requests and answers none fails everybody at about the same time:
-// nobody waits for the time-outs of those before it.
+// A Redis that accepts requests and answers none fails everybody at about the
+// same time: nobody waits for the time-outs of those before it.
 func TestASilentRedisFailsALineAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()
@@ -162,8 +162,8 @@ func TestASilentRedisFailsALineAtOnce(t *testing.T) {
 	})
 }
 
-// What is sure to be everybody's is told to everybody at once, without a hook's words
-// for the one who met with it.
+// What is sure to be everybody's is told to everybody at once, without a hook's
+// words for the one who met with it.
 func TestACommonFailureIsPassedOnInTheWordsOfRedis(t *testing.T) {
 	for name, begin := range map[string]func(*fakeRedis){
 		"refused": func(r *fakeRedis) { r.net.down() },
@@ -214,8 +214,8 @@ func (annotating) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// One whose questions are refused while it waits keeps nobody behind it from the lock,
-// and has it once it is let through.
+// One whose questions are refused while it waits keeps nobody behind it from
+// the lock, and has it once it is let through.
 func TestAWaiterThatIsRefusedKeepsNobodyFromTheLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.refuseSubscriptions()
@@ -252,7 +252,8 @@ func TestAWaiterThatIsRefusedKeepsNobodyFromTheLock(t *testing.T) {
 	})
 }
 
-// The error of one whose ctx ends during an outage has none of another caller's words.
+// The error of one whose ctx ends during an outage has none of another caller's
+// words.
 func TestTheErrorOfAWaiterHasNoWordsOfAnothers(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		client := r.connect()
@@ -278,8 +279,8 @@ func TestTheErrorOfAWaiterHasNoWordsOfAnothers(t *testing.T) {
 	})
 }
 
-// A connection that is cut for the sake of one request fails all that travel with it.
-// The others come through, since their last try travels alone.
+// A connection that is cut for the sake of one request fails all that travel
+// with it. The others come through, since their last try travels alone.
 func TestRequestsSurviveOthersForWhichTheirConnectionIsCut(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.net.setLatency(func() time.Duration { return 5 * time.Millisecond })

@@ -75,8 +75,9 @@ func (r *fakeRedis) countTrips() *trips {
 
 const flight = 10 * time.Millisecond
 
-// slow makes every round trip take as long as a flight, on connections that stand
-// already: in both pools, since go-redis 9.23 has one of its own for pipelines.
+// slow makes every round trip take as long as a flight, on connections that
+// stand already: in both pools, since go-redis 9.23 has one of its own for
+// pipelines.
 func (r *fakeRedis) slow() {
 	together(3*wire.Trips, func(int) {
 		r.client.Get(r.t.Context(), "x")

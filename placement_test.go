@@ -59,7 +59,8 @@ func (r *fakeRedis) subscribers(lk *Locker) int {
 	return r.PubSubNumSub(channel)[channel]
 }
 
-// requireTold fails unless the first one who waits for lock is told of its release.
+// requireTold fails unless the first one who waits for lock is told of its
+// release.
 func requireTold(t *testing.T, lock *Lock, waiter <-chan acquired) {
 	t.Helper()
 	require.NoError(t, lock.Release(t.Context()))
@@ -70,8 +71,8 @@ func requireTold(t *testing.T, lock *Lock, waiter <-chan acquired) {
 	require.NoError(t, got.lock.Release(t.Context()))
 }
 
-// An address in front of a primary and its replica leads to the promoted one. The old
-// one lives on as a replica, and answers PING.
+// An address in front of a primary and its replica leads to the promoted one.
+// The old one lives on as a replica, and answers PING.
 func TestASubscriptionOnTheOldServerIsMadeAnew(t *testing.T) {
 	onTwoServers(t, func(t *testing.T, old, promoted *fakeRedis) {
 		virtual := &address{to: old}
@@ -107,7 +108,8 @@ func TestASubscriptionOnTheOldServerIsMadeAnew(t *testing.T) {
 	})
 }
 
-// elsewhere is a client whose subscriptions lead to another server than its scripts.
+// elsewhere is a client whose subscriptions lead to another server than its
+// scripts.
 type elsewhere struct {
 	*redis.Client
 	mu            sync.Mutex
@@ -166,7 +168,8 @@ func TestASubscriptionThatIsNotWhereTheScriptsRunIsReportedOnce(t *testing.T) {
 	})
 }
 
-// The server refuses what queueing needs, and makes no secret of the subscription.
+// The server refuses what queueing needs, and makes no secret of the
+// subscription.
 func TestATicketThatIsRefusedIsReportedOnce(t *testing.T) {
 	for _, refused := range []string{"ZADD", "PUBSUB"} {
 		t.Run(refused, func(t *testing.T) {
@@ -222,8 +225,8 @@ func (c *cuttable) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Each subscription that is confirmed, and each that is cut, is a reason to ask. Where they
-// do not last these are few.
+// Each subscription that is confirmed, and each that is cut, is a reason to
+// ask. Where they do not last these are few.
 func TestSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
 	const watched = 5 * time.Second
 	for life, names := range map[time.Duration]int{0: 200, 20 * time.Millisecond: 50, 500 * time.Millisecond: 50} {
@@ -295,8 +298,8 @@ func TestASubscriptionThatIsCutOnceIsMadeAnewAtOnce(t *testing.T) {
 	})
 }
 
-// An answer to PING is a sign of life, whatever it says: a server that cannot save
-// refuses it with MISCONF.
+// An answer to PING is a sign of life, whatever it says: a server that cannot
+// save refuses it with MISCONF.
 func TestAnErrorAnswerToPingIsNoRefusal(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Hour)

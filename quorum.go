@@ -1,11 +1,12 @@
 package redislock
 
 // How a quorum works. It follows what Redis's documentation calls Redlock
-// ("Distributed Locks with Redis"): the lock is held by whoever has its token on a
-// majority of N servers that know nothing of each other. To that it adds fences that
-// grow, by the two phases of a register of Attiya, Bar-Noy and Dolev ("Sharing memory
-// robustly in message-passing systems"): read the greatest from a majority, and write
-// it to a majority before anybody relies on it.
+// ("Distributed Locks with Redis"): the lock is held by whoever has its token
+// on a majority of N servers that know nothing of each other. To that it adds
+// fences that grow, by the two phases of a register of Attiya, Bar-Noy and
+// Dolev ("Sharing memory robustly in message-passing systems"): read the
+// greatest from a majority, and write it to a majority before anybody relies on
+// it.
 //
 //	quorum.go        which servers there are
 //	quorum_claim.go  what one token has, or may yet get, on each node
@@ -14,33 +15,35 @@ package redislock
 //
 // # Fences
 //
-// An acquisition succeeds only once its fence F, the greatest that a majority has
-// minted for it, is the record of a majority W, and at each node of W was so while the
-// key held its token (lua/raise.lua). A later acquisition is granted by a majority
-// that has a node k in common with W. At k its grant comes after the write of F: before
-// it, the token of the later one would have stood there, and had to go to make place
-// for ours, by expiry or by being given back, and then the other acquisition was not
-// later. Records never fall, and a grant mints more than the record: so its fence, the
-// greatest of all it was given, is above F. This needs no clock. If a node loses its
-// records (a restart without persistence), the clock of the node takes their place, as
-// on a single Redis.
+// An acquisition succeeds only once its fence F, the greatest that a majority
+// has minted for it, is the record of a majority W, and at each node of W was
+// so while the key held its token (lua/raise.lua). A later acquisition is
+// granted by a majority that has a node k in common with W. At k its grant
+// comes after the write of F: before it, the token of the later one would have
+// stood there, and had to go to make place for ours, by expiry or by being
+// given back, and then the other acquisition was not later. Records never fall,
+// and a grant mints more than the record: so its fence, the greatest of all it
+// was given, is above F. This needs no clock. If a node loses its records (a
+// restart without persistence), the clock of the node takes their place, as on
+// a single Redis.
 //
 // # One token, several attempts
 //
-// A call may need several attempts, and all have the same token. So a vote that one
-// attempt got without hearing of it counts for the next, since acquiring is idempotent
-// for each token. What an attempt without a majority was granted is handed back before
-// the call pauses: contenders that each kept a minority would block each other for a
-// TTL. A request that hands back may be executed late, in the middle of the next
-// attempt, and must not take a vote away that has been counted. It therefore names a
-// bound, the greatest fence the attempt was given, and frees the node only while its
-// record is not above (lua/handback.lua). The next attempt chooses its F above all
-// bounds so far, and counts a node only when its record is at least F. From then on
-// nothing that was handed back before can have an effect there.
+// A call may need several attempts, and all have the same token. So a vote that
+// one attempt got without hearing of it counts for the next, since acquiring is
+// idempotent for each token. What an attempt without a majority was granted is
+// handed back before the call pauses: contenders that each kept a minority
+// would block each other for a TTL. A request that hands back may be executed
+// late, in the middle of the next attempt, and must not take a vote away that
+// has been counted. It therefore names a bound, the greatest fence the attempt
+// was given, and frees the node only while its record is not above
+// (lua/handback.lua). The next attempt chooses its F above all bounds so far,
+// and counts a node only when its record is at least F. From then on nothing
+// that was handed back before can have an effect there.
 //
-// Nodes that did not answer are left alone until the call as a whole has failed (a
-// release under the same token could not be told from a hand-back that comes late).
-// Then they are looked after for as long as any undoing.
+// Nodes that did not answer are left alone until the call as a whole has failed
+// (a release under the same token could not be told from a hand-back that comes
+// late). Then they are looked after for as long as any undoing.
 
 import (
 	"errors"
@@ -60,14 +63,15 @@ const (
 	shortestNodeTimeout = 5 * time.Millisecond
 )
 
-// NewQuorum returns a Locker that holds a lock once a majority of the given servers,
-// floor(N/2)+1 of N, has granted it (Redlock). As long as a majority of the servers
-// works, so do its locks. The servers must be primaries that are independent of each
-// other, not replicas of one another. N is best odd: four tolerate the loss of one, as
-// three do. What counts are the configured servers, not those that answer.
+// NewQuorum returns a Locker that holds a lock once a majority of the given
+// servers, floor(N/2)+1 of N, has granted it (Redlock). As long as a majority
+// of the servers works, so do its locks. The servers must be primaries that are
+// independent of each other, not replicas of one another. N is best odd: four
+// tolerate the loss of one, as three do. What counts are the configured
+// servers, not those that answer.
 //
-// What the methods of a Locker and of its Locks promise, they promise for the majority.
-// What differs:
+// What the methods of a Locker and of its Locks promise, they promise for the
+// majority. What differs:
 //
 //   - Each request goes to all servers at the same time, and is decided as soon as
 //     enough have answered. A server has the node time-out to do so: [WithNodeTimeout],
@@ -78,11 +82,11 @@ const (
 //   - An acquisition that fails is undone on every server: within the same time on those
 //     that can be reached, else in the background, as for one server.
 //   - [ErrNotAcquired] says that so many servers are taken that the others make no
-//     majority, be it by a holder or by several who tried at the same time. If it takes
+//     majority, whether by a holder or by several callers at the same time. If it takes
 //     servers that do not answer to make one, that is an outage, and the error says which
 //     they are, and why.
 //   - Waiting is by polling, after 10 to 500 ms, and nobody is told of a release, but for
-//     the first in line of the same Locker, who asks at once. Processes have no turns.
+//     the first in line of the same Locker, which asks at once. Processes have no turns.
 //     An Acquire that knows that some servers are taken waits for those that are down.
 //   - A renewal and Extend succeed if a majority still holds the token. In the background
 //     they then take the lock also on servers where it is free, because these were
@@ -91,22 +95,25 @@ const (
 //   - Inspect and TTL tell what a majority agrees on, and the time for which a majority
 //     will hold the lock. Info.Waiters is 0.
 //
-// A server that forgets a lock (a restart without persistence, an eviction, FLUSHALL)
-// can grant it again. If the holder has just a bare majority, that makes a second one.
-// It takes an fsync for every write, or a restart that is delayed by the longest TTL,
-// to prevent that; the holder hears of it at its next renewal. Fences grow as long as a
-// server keeps its records, or its clock is not behind the others'.
+// A server that forgets a lock (a restart without persistence, an eviction,
+// FLUSHALL) can grant it again. If the holder has just a bare majority, that
+// makes a second one. It takes an fsync for every write, or a restart that is
+// delayed by the longest TTL, to prevent that; the holder hears of it at its
+// next renewal. Fences grow as long as a server keeps its records, or its clock
+// is not behind the others'.
 //
-// NewQuorum asks each server for its run id (INFO server). It returns an error if one
-// server is there twice, or denies the permission to ask; if there are no clients, or one
-// of them is nil, there twice, a [redis.Ring], or a [redis.ClusterClient], which stands
-// for many primaries, wrapped or not (see [New]); and with [WithReplicas]. It blocks for at most a second. A server
-// that does not answer is no error: it is asked again before its first vote counts, and
-// has none if it is there already.
+// NewQuorum asks each server for its run id (INFO server). It returns an error
+// if one server is there twice, or denies the permission to ask; if there are
+// no clients, or one of them is nil, there twice, a [redis.Ring], or a
+// [redis.ClusterClient], which stands for many primaries, wrapped or not (see
+// [New]); and with [WithReplicas]. It blocks for at most a second. A server
+// that does not answer is no error: it is asked again before its first vote
+// counts, and has none if it is there already.
 //
-// While a request is under way the Locker has one goroutine for each server, and one that
-// counts. That of a server which does not answer stays until the time-outs of its client.
-// After a second of silence a server is asked once in 200 ms only, until it answers.
+// While a request is under way the Locker has one goroutine for each server,
+// and one that counts. That of a server which does not answer stays until the
+// time-outs of its client. After a second of silence a server is asked once in
+// 200 ms only, until it answers.
 func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	if err := checkClients(clients); err != nil {
 		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)
@@ -156,8 +163,8 @@ func checkClients(clients []Client) error {
 	return nil
 }
 
-// quorum is the backend on several servers. It makes each request of all of them, and
-// takes the answer that has the votes of the majority.
+// quorum is the backend on several servers. It makes each request of all of
+// them, and takes the answer that has the votes of the majority.
 type quorum struct {
 	opts     *options
 	nodes    *poll.Nodes
@@ -172,8 +179,8 @@ func addrOf(client Client) string {
 	return ""
 }
 
-// nodeTimeout is how long a node may take for a request about a lock with this TTL; 0:
-// one that asks for no lease, and so is not late when a lease is over.
+// nodeTimeout is how long a node may take for a request about a lock with this
+// TTL; 0: one that asks for no lease, and so is not late when a lease is over.
 func (q *quorum) nodeTimeout(ttl time.Duration) time.Duration {
 	switch {
 	case q.opts.nodeTimeout > 0:

@@ -28,8 +28,8 @@ type quorumClaim struct {
 	nodes    []nodeTraces
 }
 
-// nodeTraces is what a claim has on one node: stands says whether the token stands there,
-// as far as known.
+// nodeTraces is what a claim has on one node: stands says whether the token
+// stands there, as far as known.
 type nodeTraces struct {
 	traces
 	extensions []extension   // that can yet be executed
@@ -63,8 +63,9 @@ func (c *quorumClaim) acquire(ctx context.Context, t acquireTry) (acquireReply, 
 	return reply, err
 }
 
-// budget is how long each node may take in the next attempt of a TryAcquire, and until
-// when all of it may: all attempts together may take two node time-outs.
+// budget is how long each node may take in the next attempt of a TryAcquire,
+// and until when all of it may: all attempts together may take two node
+// time-outs.
 func (c *quorumClaim) budget(limit time.Duration, end time.Time) (time.Duration, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,8 @@ func (c *quorumClaim) spent() bool {
 	return !time.Now().Before(c.until)
 }
 
-// attempt sends the requests of the next attempt. Nothing of an earlier one is handed
-// back from now on: a node may have granted its vote anew.
+// attempt sends the requests of the next attempt. Nothing of an earlier one is
+// handed back from now on: a node may have granted its vote anew.
 func (c *quorumClaim) attempt(ctx context.Context, limit time.Duration) (ro *poll.Round, number int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,8 +104,8 @@ func (c *quorumClaim) take(ctx context.Context, limit time.Duration, r wire.Requ
 	return ro
 }
 
-// target is the fence that an attempt has to write to a majority, given the greatest it
-// has got.
+// target is the fence that an attempt has to write to a majority, given the
+// greatest it has got.
 func (c *quorumClaim) target(greatest int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,9 +126,9 @@ func (c *quorumClaim) knownFence() int64 {
 	return c.fence
 }
 
-// handBack frees nodes that granted an attempt their votes in vain. It returns nil if
-// the next attempt has begun, or an undoing, which will see to them. Under the mutex:
-// the next attempt learns the bound before it asks.
+// handBack frees nodes that granted an attempt their votes in vain. It returns
+// nil if the next attempt has begun, or an undoing, which will see to them.
+// Under the mutex: the next attempt learns the bound before it asks.
 func (c *quorumClaim) handBack(ctx context.Context, attempt int, nodes []int, bound int64, limit time.Duration) *poll.Round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,8 +140,8 @@ func (c *quorumClaim) handBack(ctx context.Context, attempt int, nodes []int, bo
 	return c.q.nodes.Send(ctx, limit, args.request(limit, &c.keys), nodes)
 }
 
-// freed notes that a node was freed by a hand-back or release, so that the token does not
-// stand there, unless a late request puts it there again.
+// freed notes that a node was freed by a hand-back or release, so that the
+// token does not stand there, unless a late request puts it there again.
 func (c *quorumClaim) freed(node int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +150,8 @@ func (c *quorumClaim) freed(node int) {
 	n.stands = false
 }
 
-// granted needs nothing: what may yet be executed is looked after with each release.
+// granted needs nothing: what may yet be executed is looked after with each
+// release.
 func (c *quorumClaim) granted(int64) {}
 
 func (c *quorumClaim) adopt() {
@@ -204,8 +206,8 @@ func (c *quorumClaim) sendExtension(ctx context.Context, limit time.Duration, t 
 	return ro
 }
 
-// forget drops the extensions that cannot be executed any more, and makes one of those
-// of which nobody knows.
+// forget drops the extensions that cannot be executed any more, and makes one
+// of those of which nobody knows.
 func (n *nodeTraces) forget() {
 	n.extensions = slices.DeleteFunc(n.extensions, func(e extension) bool {
 		switch {
@@ -218,8 +220,9 @@ func (n *nodeTraces) forget() {
 	})
 }
 
-// floor is what the lease can yet be cut down to by extensions that are executed late,
-// given the nodes that hold the token: as long as it, a majority of them has its lease.
+// floor is what the lease can yet be cut down to by extensions that are
+// executed late, given the nodes that hold the token: as long as it, a majority
+// of them has its lease.
 func (c *quorumClaim) floor(held []int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,7 +246,8 @@ func (n *nodeTraces) floor() time.Duration {
 	return floor
 }
 
-// retake takes the lock on a node that was seen to be free, unless a release has begun.
+// retake takes the lock on a node that was seen to be free, unless a release
+// has begun.
 func (c *quorumClaim) retake(ctx context.Context, node int, record string, ttl time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,7 +261,8 @@ func (c *quorumClaim) retake(ctx context.Context, node int, record string, ttl t
 	c.take(ctx, limit, args.request(limit, &c.keys), []int{node})
 }
 
-// release ends the claim. It brings nobody along: the next one asks when it is done.
+// release ends the claim. It brings nobody along: the next one asks when it is
+// done.
 func (c *quorumClaim) release(ctx context.Context, t releaseTry) (releaseReply, error) {
 	r := c.q.request(ctx, c, 0)
 	sent := time.Now()
@@ -268,8 +273,8 @@ func (c *quorumClaim) release(ctx context.Context, t releaseTry) (releaseReply, 
 	return reply, err
 }
 
-// sendRelease returns what each node may yet be taken by: requests whose answer is not
-// known.
+// sendRelease returns what each node may yet be taken by: requests whose answer
+// is not known.
 func (c *quorumClaim) sendRelease(ctx context.Context, limit time.Duration, t releaseTry) (ro *poll.Round, before []traces) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -287,8 +292,9 @@ func (c *quorumClaim) sendRelease(ctx context.Context, limit time.Duration, t re
 	}), before
 }
 
-// keptOn is the minimal hold on one node, if the release has one. Clocks of nodes may
-// differ, and each counts by its own from when it granted the lock, if that is known.
+// keptOn is the minimal hold on one node, if the release has one. Clocks of
+// nodes may differ, and each counts by its own from when it granted the lock,
+// if that is known.
 func (c *quorumClaim) keptOn(node int) minHold {
 	kept := c.kept
 	if latest := c.nodes[node].latest; latest > 0 {
@@ -297,17 +303,17 @@ func (c *quorumClaim) keptOn(node int) minHold {
 	return kept
 }
 
-// abandon has no node be taken any more. A request that was sent before and takes a node
-// after the other process has released it can do so only if nobody had the lock there
-// meanwhile (lua/retake.lua), and leaves it to its lease.
+// abandon has no node be taken any more. A request that was sent before and
+// takes a node after the other process has released it can do so only if nobody
+// had the lock there meanwhile (lua/retake.lua), and leaves it to its lease.
 func (c *quorumClaim) abandon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
 }
 
-// undo gives a request that is on its way the time that it was given: in most cases
-// nothing has to be done then.
+// undo gives a request that is on its way the time that it was given: in most
+// cases nothing has to be done then.
 func (c *quorumClaim) undo(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -343,7 +349,8 @@ func (c *quorumClaim) undoing(ctx context.Context, node int, t traces) *undoing 
 	return &undoing{ctx: ctx, keys: c.keys, token: c.token, ttl: c.ttl, kept: c.keptOn(node), traces: t}
 }
 
-// undoNode takes back what stands on one node after a release, or may yet stand there.
+// undoNode takes back what stands on one node after a release, or may yet stand
+// there.
 func (c *quorumClaim) undoNode(ctx context.Context, node int, t traces) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // quorumRequest is one request of a quorum, from the first vote to the result.
 type quorumRequest struct {
 	q     *quorum
-	ctx   context.Context // of who asks; when it ends, nobody waits for the result
+	ctx   context.Context // of the caller; when it ends, nobody waits for the result
 	claim *quorumClaim    // nil if nothing is asked for
 	ttl   time.Duration   // that is asked for; 0: none
 	limit time.Duration   // for each node
@@ -30,8 +30,8 @@ func (q *quorum) request(ctx context.Context, c *quorumClaim, ttl time.Duration)
 	return &quorumRequest{q: q, ctx: ctx, claim: c, ttl: ttl, limit: limit, end: time.Now().Add(2 * limit)}
 }
 
-// awaitAnswer has a request decided, and waits for that until ctx ends. It is decided in a
-// goroutine of its own, since it goes on when its caller has left.
+// awaitAnswer has a request decided, and waits for that until ctx ends. It is
+// decided in a goroutine of its own, since it goes on when its caller has left.
 func awaitAnswer[R any](ctx context.Context, b *quorumRequest, decide func() (R, error)) (reply R, err error) {
 	type result struct {
 		reply R
@@ -107,8 +107,8 @@ func (g *grants) judge(node int, reply string) (poll.Vote, error) {
 	return poll.Yes, nil
 }
 
-// acquire is decided by the nodes that grant their vote, and then by those that hold
-// the fence.
+// acquire is decided by the nodes that grant their vote, and then by those that
+// hold the fence.
 func (b *quorumRequest) acquire() (acquireReply, error) {
 	g := &grants{fences: make(map[int]int64)}
 	t := b.q.nodes.Count(b.round, b.limit, 0)
@@ -127,7 +127,8 @@ func (b *quorumRequest) acquire() (acquireReply, error) {
 	return b.fail(t, g, err)
 }
 
-// fail hands back what the attempt was granted in vain, and finds out what to say.
+// fail hands back what the attempt was granted in vain, and finds out what to
+// say.
 func (b *quorumRequest) fail(t *poll.Tally, g *grants, err error) (r acquireReply, failure error) {
 	first := b.handBack(g)
 	if err == nil {
@@ -147,8 +148,8 @@ func (b *quorumRequest) fail(t *poll.Tally, g *grants, err error) (r acquireRepl
 	return r, t.Failure()
 }
 
-// left is when asking again may be worthwhile: once so many of the leases have ended as are
-// missing for a majority.
+// left is when asking again may be worthwhile: once so many of the leases have
+// ended as are missing for a majority.
 func (g *grants) left(missing int) time.Duration {
 	slices.SortFunc(g.leases, func(a, b time.Duration) int {
 		if a < 0 || b < 0 { // without an end: the last
@@ -159,8 +160,8 @@ func (g *grants) left(missing int) time.Duration {
 	return g.leases[min(missing, len(g.leases))-1]
 }
 
-// writeBack makes the greatest of the fences the record of a majority. A node counts if
-// the token still stands there.
+// writeBack makes the greatest of the fences the record of a majority. A node
+// counts if the token still stands there.
 func (b *quorumRequest) writeBack(fences map[int]int64) (fence int64, err error) {
 	for _, f := range fences {
 		fence = max(fence, f)
@@ -196,8 +197,8 @@ func (b *quorumRequest) rest() time.Duration {
 	return max(min(b.limit, time.Until(b.end)), time.Millisecond)
 }
 
-// handBack gives back what an attempt was granted, as far as it is known. It is waited
-// for: else two that have failed would be in each other's way.
+// handBack gives back what an attempt was granted, as far as it is known. It is
+// waited for: else two that have failed would be in each other's way.
 func (b *quorumRequest) handBack(g *grants) *poll.Round {
 	var nodes []int
 	var bound int64
@@ -209,7 +210,8 @@ func (b *quorumRequest) handBack(g *grants) *poll.Round {
 	return b.claim.handBack(b.ctx, b.attempt, nodes, bound, b.limit)
 }
 
-// await waits for a hand-back: not for long, since it does no harm when it is late.
+// await waits for a hand-back: not for long, since it does no harm when it is
+// late.
 func (b *quorumRequest) await(ro *poll.Round) {
 	if ro == nil {
 		return
@@ -231,7 +233,8 @@ func (b *quorumRequest) await(ro *poll.Round) {
 	}
 }
 
-// handBackLate does the same for the nodes that answer when the attempt is decided.
+// handBackLate does the same for the nodes that answer when the attempt is
+// decided.
 func (b *quorumRequest) handBackLate() {
 	b.round.Late(func(node int, reply string) (poll.Vote, error) {
 		if r, err := parseAcquire(reply); err == nil && r.acquired {
@@ -243,10 +246,10 @@ func (b *quorumRequest) handBackLate() {
 
 // --- extending ---------------------------------------------------------------
 
-// extend succeeds if a majority still holds the token. A node where the lock is free
-// does not count, although it could be taken: that it is free can mean that somebody
-// else had it, together with others, and has released it. A holder that takes it then never
-// hears of the other one.
+// extend succeeds if a majority still holds the token. A node where the lock is
+// free does not count, although it could be taken: that it is free can mean
+// that somebody else had it, together with others, and has released it. A
+// holder that takes it then never hears of the other one.
 func (b *quorumRequest) extend(try extendTry) (r extendReply, failure error) {
 	fences, free := make(map[int]int64), make(map[int]string)
 	judge := func(node int, reply string) (poll.Vote, error) {
@@ -278,8 +281,9 @@ func (b *quorumRequest) extend(try extendTry) (r extendReply, failure error) {
 	return extendReply{held: true, fence: fence, floor: floor}, nil
 }
 
-// fence is that of the lock that was extended. Of one that was acquired elsewhere it is
-// not known: it is at most the greatest record, which is made that of a majority.
+// fence is that of the lock that was extended. Of one that was acquired
+// elsewhere it is not known: it is at most the greatest record, which is made
+// that of a majority.
 func (b *quorumRequest) fence(try extendTry, fences map[int]int64) (int64, error) {
 	fence := b.claim.knownFence()
 	if fence > 0 || try.grow {
@@ -292,8 +296,8 @@ func (b *quorumRequest) fence(try extendTry, fences map[int]int64) (int64, error
 	return fence, err
 }
 
-// repair takes the lock on the nodes that turn out to be free. The lock is held without
-// them, so nobody waits for it.
+// repair takes the lock on the nodes that turn out to be free. The lock is held
+// without them, so nobody waits for it.
 func (b *quorumRequest) repair(judge poll.Judge, free map[int]string) {
 	b.round.Late(judge)
 	for node, record := range free {
@@ -303,9 +307,9 @@ func (b *quorumRequest) repair(judge poll.Judge, free map[int]string) {
 
 // --- releasing ---------------------------------------------------------------
 
-// release succeeds if a majority had the token. If an earlier try has freed a part of
-// the nodes, its error says that it may have been executed, and its caller takes that
-// into account.
+// release succeeds if a majority had the token. If an earlier try has freed a
+// part of the nodes, its error says that it may have been executed, and its
+// caller takes that into account.
 func (b *quorumRequest) release(before []traces) (releaseReply, error) {
 	answered := make([]bool, b.q.nodes.Len())
 	judge := func(node int, reply string) (poll.Vote, error) {
@@ -328,8 +332,8 @@ func (b *quorumRequest) release(before []traces) (releaseReply, error) {
 	return releaseReply{}, b.undecided(t)
 }
 
-// sweep looks after the nodes that have not answered, and those that a request may take
-// which was sent before the release and is executed after it.
+// sweep looks after the nodes that have not answered, and those that a request
+// may take which was sent before the release and is executed after it.
 func (b *quorumRequest) sweep(judge poll.Judge, before []traces, answered []bool) {
 	b.round.Late(judge)
 	for node, t := range before {
@@ -390,8 +394,8 @@ func (s *inspectVotes) add(r inspectReply) {
 	s.fence = max(s.fence, r.fence)
 }
 
-// holder is what a majority holds, or nil. Its lease is that of the majority that lasts
-// longest.
+// holder is what a majority holds, or nil. Its lease is that of the majority
+// that lasts longest.
 func (s *inspectVotes) holder() *inspectReply {
 	for holder, replies := range s.by {
 		if holder == "" || len(replies) < s.nodes.Majority() {
@@ -408,8 +412,8 @@ func (s *inspectVotes) holder() *inspectReply {
 	return nil
 }
 
-// decided tells whether there is a holder, or cannot be one, whatever the others say.
-// A majority has to be heard for that: else the fence is not known.
+// decided tells whether there is a holder, or cannot be one, whatever the
+// others say. A majority has to be heard for that: else the fence is not known.
 func (s *inspectVotes) decided(others int) bool {
 	if s.nodes.Len()-others < s.nodes.Majority() {
 		return false

@@ -20,9 +20,9 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/redistest"
 )
 
-// TestPageSnippets keeps the Go of all pages from rotting. A block that is a whole
-// program is built and run; every other block must stand, line by line, in a Go
-// file of this repository, where it is compiled and most often run.
+// TestPageSnippets keeps the Go of all pages from rotting. A block that is a
+// whole program is built and run; every other block must stand, line by line,
+// in a Go file of this repository, where it is compiled and most often run.
 func TestPageSnippets(t *testing.T) {
 	compiled := flat(sources(t, func(string) bool { return true }))
 	found := 0
@@ -72,8 +72,8 @@ func headings(text string) (anchors []string) {
 	return anchors
 }
 
-// TestPageCommands: the folders, tests and make targets in the shell blocks of the
-// pages exist.
+// TestPageCommands: the folders, tests and make targets in the shell blocks of
+// the pages exist.
 func TestPageCommands(t *testing.T) {
 	tests := sources(t, func(file string) bool { return strings.HasSuffix(file, "_test.go") })
 	makefile, err := os.ReadFile("Makefile")
@@ -157,7 +157,8 @@ func firstColumn(t *testing.T, head string) (cells []string) {
 	return cells
 }
 
-// TestPageACL: the user of the page may do everything, and is pushed its grants.
+// TestPageACL: the user of the page may do everything, and is pushed its
+// grants.
 func TestPageACL(t *testing.T) {
 	server := redistest.Start(t)
 	line := regexp.MustCompile(`(?m)^ACL SETUSER app on >secret .+$`).FindString(readPage(t, operations))
@@ -211,8 +212,8 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// files are those of the repository with this ending, without hidden folders and
-// testdata.
+// files are those of the repository with this ending, without hidden folders
+// and testdata.
 func files(t *testing.T, ending string) (found []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -265,8 +266,8 @@ func flat(code string) string {
 	return b.String()
 }
 
-// requireRuns runs a program of a page against a Redis in memory, in the place of
-// the one on localhost that the program names.
+// requireRuns runs a program of a page against a Redis in memory, in the place
+// of the one on localhost that the program names.
 func requireRuns(t *testing.T, program string) {
 	t.Helper()
 	gotool, err := exec.LookPath("go")

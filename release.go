@@ -11,45 +11,47 @@ import (
 
 const (
 	// releaseGrace is how long Release goes on waiting for a reply when ctx has
-	// ended: a healthy Redis answers in that time, and the caller gets the truth
-	// instead of a context error.
+	// ended: a healthy Redis answers in that time, and the caller gets the
+	// truth instead of a context error.
 	releaseGrace = 25 * time.Millisecond
-	// finishGrace is the same for WithLock, which has nobody to try again. It is also
-	// the least that WithLock waits: a lock that is lost a moment later is waited
-	// for no less than one that is lost already.
+	// finishGrace is the same for WithLock, which has nobody to try again. It
+	// is also the least that WithLock waits: a lock that is lost a moment later
+	// is waited for no less than one that is lost already.
 	finishGrace = 750 * time.Millisecond
-	// finishLimit is the longest that WithLock waits, however long the lease lasts.
+	// finishLimit is the longest that WithLock waits, however long the lease
+	// lasts.
 	finishLimit = 5 * time.Second
 )
 
 // Release frees the lock, if the key still holds its token; else it returns
 // [ErrNotHeld] and logs a warning, since the work may have run twice. On a lock
-// that is lost it still frees a key that is ours, and then returns nil. The lock
-// goes to the one who has waited longest, in the same request; not before a minimal hold
-// is over ([WithMinHold]).
+// that is lost it still frees a key that is ours, and then returns nil. The
+// lock goes to the waiter that has waited longest, in the same request; not
+// before a minimal hold is over ([WithMinHold]).
 //
-// Renewal stops as soon as Release begins, and Extend returns [ErrReleased] from
-// then on; both stay so if Release fails. As soon as a request to release is sent,
-// the handle has ended: Done is closed and Err Is ErrReleased, whatever Release
-// returns, since somebody else may have the lock from then on. (If Redis answers
-// before anybody has asked, the answer counts: Err Is [ErrLost] where nothing was
-// found, and nil where Redis has refused the request.) A release that surely was
-// not sent, because no connection could be made, leaves the handle with what
-// remains of its lease.
+// Renewal stops as soon as Release begins, and Extend returns [ErrReleased]
+// from then on; both stay so if Release fails. As soon as a request to release
+// is sent, the handle has ended: Done is closed and Err Is ErrReleased,
+// whatever Release returns, since somebody else may have the lock from then on.
+// (If Redis answers before anybody has asked, the answer counts: Err Is
+// [ErrLost] where nothing was found, and nil where Redis has refused the
+// request.) A release that surely was not sent, because no connection could be
+// made, leaves the handle with what remains of its lease.
 //
-// A request whose reply is lost is made three times, each waiting as long as the
-// client's time-outs say. If ctx can never end, there is no further try once the
-// lease is over. If the reply was lost and a later try finds nothing, the first has
-// done the work; a key that was deleted by hand just then looks the same.
+// A request whose reply is lost is made three times, each waiting as long as
+// the client's time-outs say. If ctx can never end, there is no further try
+// once the lease is over. If the reply was lost and a later try finds nothing,
+// the first has done the work; a key that was deleted by hand just then looks
+// the same.
 //
 // The release is made whatever becomes of ctx, also when ctx has ended before:
-// Release then returns within 50 ms, with the result if there is one by then, and
-// else with an error that Is ctx.Err() while the release goes on in the
+// Release then returns within 50 ms, with the result if there is one by then,
+// and else with an error that Is ctx.Err() while the release goes on in the
 // background. The handle has ended then as well.
 //
-// A Release that failed can be called again, but for ErrNotHeld, which is final.
-// After one that succeeded it returns [ErrReleased], and after [Lock.Detach]
-// [ErrDetached]. Of several at the same time one succeeds.
+// A Release that failed can be called again, but for ErrNotHeld, which is
+// final. After one that succeeded it returns [ErrReleased], and after
+// [Lock.Detach] [ErrDetached]. Of several at the same time one succeeds.
 func (l *Lock) Release(ctx context.Context) error {
 	if l.none() {
 		return l.failed(opRelease, errNoLock)
@@ -71,8 +73,8 @@ func (l *Lock) logged(ctx context.Context, err error) {
 	}
 }
 
-// finish is WithLock's release. It runs in a goroutine of its own, since WithLock does
-// not wait for longer than finishLimit whatever ctx is.
+// finish is WithLock's release. It runs in a goroutine of its own, since
+// WithLock does not wait for longer than finishLimit whatever ctx is.
 func (l *Lock) finish(ctx context.Context, returned bool) error {
 	hurry, limit := ctx.Done(), l.finishLimit()
 	if !returned {
@@ -92,8 +94,8 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 	return err
 }
 
-// finishLimit is how long WithLock waits for its release: what is left of the lease. After
-// that the key is free in any case.
+// finishLimit is how long WithLock waits for its release: what is left of the
+// lease. After that the key is free in any case.
 func (l *Lock) finishLimit() time.Duration {
 	if errors.Is(l.Err(), ErrLost) {
 		return finishGrace
@@ -113,8 +115,8 @@ func (l *Lock) releaseLater(ctx context.Context) {
 }
 
 // release is one series of tries to release a lock. It runs by itself, so that
-// callers can come and go. Its fields are guarded by the lock's mu; when it is over, err
-// does not change any more.
+// callers can come and go. Its fields are guarded by the lock's mu; when it is
+// over, err does not change any more.
 type release struct {
 	over    bool
 	err     error
@@ -143,8 +145,8 @@ func (l *Lock) doneWith(r *release) <-chan struct{} {
 	return r.done
 }
 
-// startRelease has the lock released, unless that is under way or done. A caller
-// who is in no hurry may as well do it himself.
+// startRelease has the lock released, unless that is under way or done. If ctx
+// cannot end, the release runs in the caller's goroutine.
 func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *release, done <-chan struct{}) {
 	r, begun := l.beginRelease()
 	switch {
@@ -157,8 +159,8 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 	return r, l.doneWith(r)
 }
 
-// beginRelease stops the watchdog and begins a release, unless one is under way or
-// was final.
+// beginRelease stops the watchdog and begins a release, unless one is under way
+// or was final.
 func (l *Lock) beginRelease() (r *release, begun bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,15 +178,15 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 	return l.release, true
 }
 
-// departing is a Lock that is told when a request to release it is sent. It is a type
-// of its own since a Lock's methods are for its users.
+// departing is a Lock that is told when a request to release it is sent. It is
+// a type of its own since a Lock's methods are for its users.
 type departing Lock
 
 // Departs makes it a [wire.Departure].
 func (l *departing) Departs() { (*Lock)(l).departs() }
 
-// departs notes that a request to release is about to be sent, after which somebody else
-// may have the lock.
+// departs notes that a request to release is about to be sent, after which
+// somebody else may have the lock.
 func (l *Lock) departs() {
 	l.term.MayEnd(&l.released)
 	for _, other := range l.lk.handles.depart(l.token.text, l) { // on purpose: nothing for a warning
@@ -198,8 +200,8 @@ func (l *Lock) departs() {
 
 var errReleasedByOther = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
 
-// await waits for the result of a release. If it takes too long, the handle ends: what
-// goes on in the background may be executed at any time.
+// await waits for the result of a release. If it takes too long, the handle
+// ends: what goes on in the background may be executed at any time.
 func (l *Lock) await(ctx context.Context, r *release, w patience) error {
 	began := time.Now()
 	if !w.over() {
@@ -209,7 +211,7 @@ func (l *Lock) await(ctx context.Context, r *release, w patience) error {
 	return l.result(r)
 }
 
-// abandon ends a handle whose release goes on without anybody who waits for it.
+// abandon ends a handle whose release goes on while nobody waits for it.
 func (l *Lock) abandon() {
 	l.doubt()
 	l.endWith(&l.released)
@@ -236,16 +238,16 @@ func (l *Lock) result(r *release) error {
 	return l.failed(opRelease, err)
 }
 
-// run makes a release, and notes what it came to. Its caller waits, so there is no further
-// try once the lease is over.
+// run makes a release, and notes what it came to. Its caller waits, so there is
+// no further try once the lease is over.
 func (l *Lock) run(ctx context.Context, r *release) {
 	err := errInterrupted // until there is a result: a hook of the client may panic
 	defer func() { l.conclude(r, err) }()
 	err = l.tryToRelease(ctx, true)
 }
 
-// runInBackground is run for a goroutine of the package, in which a panic would end the
-// program.
+// runInBackground is run for a goroutine of the package, in which a panic would
+// end the program.
 func (l *Lock) runInBackground(ctx context.Context, r *release) {
 	err := errInterrupted
 	defer func() { l.conclude(r, err) }()
@@ -302,15 +304,16 @@ func (l *Lock) tryToRelease(ctx context.Context, brief bool) error {
 	})
 }
 
-// mayRelease tells whether nobody else can have the lock before it is released: its lease
-// is valid, and nothing has ended it but an earlier try, or somebody who did not wait.
+// mayRelease tells whether nobody else can have the lock before it is released:
+// its lease is valid, and nothing has ended it but an earlier try, or a caller
+// that did not wait.
 func (l *Lock) mayRelease() bool {
 	cause, _ := l.term.Peek()
 	return (cause == nil || errors.Is(cause, &l.released)) && !l.term.Expired()
 }
 
-// sendRelease makes a request, and notes if it may have been executed without a reply,
-// also where a panic has come between.
+// sendRelease makes a request, and notes if it may have been executed without a
+// reply, also where a panic has come between.
 func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err error) {
 	valid := l.mayRelease()
 	l.lk.handles.release(l.token.text)
@@ -334,10 +337,10 @@ func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err err
 func (l *Lock) answered(found bool) error {
 	l.lk.doubts.forget(l.token.text)
 	if found || l.sentInTime {
-		// If nothing was found, an earlier try did the work. It was sent while the
-		// lease was valid, so nobody else can have held the lock before. A record of
-		// released tokens in Redis would tell for sure, but every release would pay
-		// for it.
+		// If nothing was found, an earlier try did the work. It was sent while
+		// the lease was valid, so nobody else can have held the lock before. A
+		// record of released tokens in Redis would tell for sure, but every
+		// release would pay for it.
 		l.endWith(&l.released)
 		return nil
 	}
@@ -346,13 +349,13 @@ func (l *Lock) answered(found bool) error {
 	return ErrNotHeld
 }
 
-// doubt notes that a release may be executed late, and nobody of this Locker may trust in
-// the token until then: see Resume.
+// doubt notes that a release may be executed late, and nobody of this Locker
+// may trust in the token until then: see Resume.
 func (l *Lock) doubt() { l.lk.doubts.note(l.token.text, l.term.TTL()) }
 
-// requestRelease makes one request to release the lock, and brings along the next
-// one that waits in this process. It reports whether there was something to
-// release.
+// requestRelease makes one request to release the lock, and brings along the
+// next one that waits in this process. It reports whether there was something
+// to release.
 func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err error) {
 	next, inbox := l.lk.lines.bring(l)
 	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l)}
@@ -371,8 +374,8 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err 
 	return r.found, err
 }
 
-// deliver tells the next one what became of it. If it is not there any more, what has been
-// done for it has to be undone, or the one behind it has to ask.
+// deliver tells the next one what became of it. If it is not there any more,
+// what has been done for it has to be undone, or the one behind it has to ask.
 func (lk *Locker) deliver(ctx context.Context, next *waiter, r releaseReply, err error) {
 	switch left, lock := lk.lines.brought(next, r, err); {
 	case !left:
@@ -383,10 +386,10 @@ func (lk *Locker) deliver(ctx context.Context, next *waiter, r releaseReply, err
 	}
 }
 
-// minHold is that of l, from the grant. A fence is never below the time at which it was
-// minted, and above only if the clock was set back. What else is known of the time of the
-// grant may be too late, if the lock was found to be granted by asking, or 0, if it was
-// adopted.
+// minHold is that of l, from the grant. A fence is never below the time at
+// which it was minted, and above only if the clock was set back. What else is
+// known of the time of the grant may be too late, if the lock was found to be
+// granted by asking, or 0, if it was adopted.
 func (l *Lock) minHold() minHold {
 	granted := l.fence
 	if l.granted > 0 {

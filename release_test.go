@@ -21,7 +21,8 @@ func hasty(o *redis.Options) {
 	o.ReadTimeout, o.WriteTimeout, o.MaxRetries = 200*time.Millisecond, 200*time.Millisecond, -1
 }
 
-// delayReleases keeps all tries of the next Release on their way until arrive is called.
+// delayReleases keeps all tries of the next Release on their way until arrive
+// is called.
 func (r *fakeRedis) delayReleases() (arrive func()) {
 	var all []func()
 	for range wire.Tries {
@@ -35,8 +36,8 @@ func (r *fakeRedis) delayReleases() (arrive func()) {
 	}
 }
 
-// requireReleased fails unless the handle has ended as one that was released, whatever
-// its owner asks.
+// requireReleased fails unless the handle has ended as one that was released,
+// whatever its owner asks.
 func requireReleased(t *testing.T, r *fakeRedis, lock *Lock, contexts ...context.Context) {
 	t.Helper()
 	require.True(t, isDone(lock))
@@ -52,8 +53,8 @@ func requireReleased(t *testing.T, r *fakeRedis, lock *Lock, contexts ...context
 	require.Equal(t, before, r.Dump())
 }
 
-// A release that was sent and whose reply was not awaited is executed at any time. Who
-// trusts the handle meanwhile works beside the next holder.
+// A release that was sent and whose reply was not awaited is executed at any
+// time. Who trusts the handle meanwhile works beside the next holder.
 func TestReleaseThatMayBeExecutedLateEndsTheHandle(t *testing.T) {
 	for name, watchdog := range map[string]AcquireOption{"watchdog": WithWatchdog(), "none": WithoutWatchdog()} {
 		for how, release := range map[string]func(t *testing.T, lock *Lock) error{
@@ -190,8 +191,8 @@ func TestAnswerOfARelease(t *testing.T) {
 	}
 }
 
-// Where no connection could be made nothing is executed late. The handle keeps what
-// remains of its lease, but is not renewed.
+// Where no connection could be made nothing is executed late. The handle keeps
+// what remains of its lease, but is not renewed.
 func TestReleaseThatWasNotSentLeavesTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		idle := func(o *redis.Options) { o.ConnMaxIdleTime = time.Second }
@@ -211,8 +212,9 @@ func TestReleaseThatWasNotSentLeavesTheLease(t *testing.T) {
 	})
 }
 
-// A release that was abandoned before it was sent ends the handle, but excuses nothing: if
-// the lease is over when a later one finds nothing, the work may have run twice.
+// A release that was abandoned before it was sent ends the handle, but excuses
+// nothing: if the lease is over when a later one finds nothing, the work may
+// have run twice.
 func TestAbandonedReleaseExcusesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		idle := func(o *redis.Options) { o.ConnMaxIdleTime = time.Second }
@@ -235,8 +237,8 @@ func TestAbandonedReleaseExcusesNothing(t *testing.T) {
 	})
 }
 
-// The second try has the excuse of being sent in time, also where the first, which was
-// refused, has been seen as the end.
+// The second try has the excuse of being sent in time, also where the first,
+// which was refused, has been seen as the end.
 func TestReleaseIsSentInTimeByALaterTry(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Minute)
@@ -437,8 +439,8 @@ func TestWithLockWaitsForItsReleaseForALimitedTime(t *testing.T) {
 	}
 }
 
-// Under a ctx that never ends Release waits as long as the client for each try. When the
-// lease is over there is nothing left that another try could save.
+// Under a ctx that never ends Release waits as long as the client for each try.
+// When the lease is over there is nothing left that another try could save.
 func TestReleaseUnderAnEndlessContextTriesWhileTheLeaseLasts(t *testing.T) {
 	const timeout = 2 * time.Second
 	for ttl, want := range map[time.Duration]int{time.Second: 1, 3 * time.Second: 2, time.Minute: wire.Tries} {

@@ -9,21 +9,24 @@ import (
 )
 
 const (
-	// reportsKept bounds the lines that wait for a logger which does not keep up.
+	// reportsKept bounds the lines that wait for a logger which does not keep
+	// up.
 	reportsKept = 1 << 15
-	// reportPatience is how long a call waits until the log has the line that it has
-	// reported: the program may end when it returns. A slower logger delays nothing more.
+	// reportPatience is how long a call waits until the log has the line that
+	// it has reported: the program may end when it returns. A slower logger
+	// delays nothing more.
 	reportPatience = 250 * time.Millisecond
 	// reportGrace is the same after the end of the caller's ctx.
 	reportGrace = 10 * time.Millisecond
 )
 
-// reports brings a Locker's lines to its logger, in the order in which they came, and
-// with them those of what it sends requests with. The
-// handler of the logger is code of the caller and may take its time. Nobody waits for it
-// who has something to do: a timer that ends a thousand locks, the first in a line, the
-// listener of an inbox. So one goroutine calls it, which ends when there are no more
-// lines. (A goroutine for each line would need no queue, but lose the order.)
+// reports brings a Locker's lines to its logger, in the order in which they
+// came, and with them those of what it sends requests with. The handler of the
+// logger is code of the caller and may take its time. Nothing that has other
+// work waits for it: a timer that ends a thousand locks, the first in a line,
+// the listener of an inbox. So one goroutine calls it, which ends when there
+// are no more lines. (A goroutine for each line would need no queue, but lose
+// the order.)
 type reports struct {
 	logger *slog.Logger
 
@@ -98,8 +101,8 @@ func (rs *reports) next() *report {
 	return rs.current
 }
 
-// handle calls the handler. If it panics the line is lost, and nothing else: there is
-// nobody to whom that could be told.
+// handle calls the handler. If it panics the line is lost, and nothing else:
+// there is nobody to whom that could be told.
 func (rs *reports) handle(record slog.Record) {
 	defer func() { _ = recover() }()
 	handler, ctx := rs.logger.Handler(), context.Background()
@@ -108,7 +111,8 @@ func (rs *reports) handle(record slog.Record) {
 	}
 }
 
-// last is closed when all lines that there are now are written; nil if there are none.
+// last is closed when all lines that there are now are written; nil if there
+// are none.
 func (rs *reports) last() <-chan struct{} {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -125,8 +129,8 @@ func (rs *reports) last() <-chan struct{} {
 	return line.written
 }
 
-// wait is for a call that has reported something, and is about to return: it waits until
-// that is written, but not for long.
+// wait is for a call that has reported something, and is about to return: it
+// waits until that is written, but not for long.
 func (rs *reports) wait(ctx context.Context) {
 	if written := rs.last(); written != nil {
 		patience{done: written, hurry: ctx.Done(), grace: reportGrace, limit: reportPatience}.over()

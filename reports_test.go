@@ -43,9 +43,9 @@ func blocked(t *testing.T, j *journal) Option {
 	return slowly(j, func(slog.Record) { <-release })
 }
 
-// A machine that was suspended wakes with many locks that are lost. All contexts end,
-// though the logger does not return from the first line; then all lines are written. (In
-// real time: a bubble has no monotonic clock.)
+// A machine that was suspended wakes with many locks that are lost. All
+// contexts end, though the logger does not return from the first line; then all
+// lines are written. (In real time: a bubble has no monotonic clock.)
 func TestSlowLoggerDelaysNoContext(t *testing.T) {
 	const locks = 1000
 	log, written := &journal{}, make(chan struct{})
@@ -98,8 +98,8 @@ func TestLinesKeepTheirOrderAndTheirTime(t *testing.T) {
 	})
 }
 
-// The first in a line has its outage in the log, and is not held up by that: others are
-// behind it.
+// The first in a line has its outage in the log, and is not held up by that:
+// others are behind it.
 func TestBlockedLoggerHoldsUpNoWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		holder := r.acquire("a", time.Hour)
@@ -123,7 +123,8 @@ func TestBlockedLoggerHoldsUpNoWaiter(t *testing.T) {
 	})
 }
 
-// A call waits for the line that it has reported, so that a program may end after it.
+// A call waits for the line that it has reported, so that a program may end
+// after it.
 func TestCallsReturnWithTheirLineInTheLog(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, lk *Locker, r *fakeRedis) error{
 		"Release": func(ctx context.Context, lk *Locker, r *fakeRedis) error {
@@ -246,8 +247,8 @@ func TestHandlerMayUseTheLocker(t *testing.T) {
 	})
 }
 
-// What a hook has done is in the log as well, and nobody waits for that who is served by
-// the same round trip.
+// What a hook has done is in the log as well, and nobody waits for that who is
+// served by the same round trip.
 func TestBlockedLoggerHoldsUpNoCallThatAHookHasBroken(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		client := r.connect()

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// frozenTickets puts tickets into the queue, before all others, whose process is counted
-// as subscribed and does not answer.
+// frozenTickets puts tickets into the queue, before all others, whose process
+// is counted as subscribed and does not answer.
 func (r *fakeRedis) frozenTickets(n int) {
 	ps := r.admin.Subscribe(r.t.Context(), "lock:inbox:frozen")
 	r.t.Cleanup(func() { ps.Close() })
@@ -30,8 +30,8 @@ func (r *fakeRedis) frozenTickets(n int) {
 	}
 }
 
-// The lock goes on after one lease of those who do not answer, and a moment in which they
-// might have answered. Then they cost nothing any more.
+// The lock goes on after one lease of those who do not answer, and a moment in
+// which they might have answered. Then they cost nothing any more.
 func TestTicketsThatDoNotAnswerCostOneLease(t *testing.T) {
 	for _, n := range []int{1, 2, 10, 100} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestTicketsThatDoNotAnswerCostOneLease(t *testing.T) {
 	}
 }
 
-// Where all who are queued answer, nobody waits for the end of the time to do so, and
-// the order stays.
+// Where all who are queued answer, nobody waits for the end of the time to do
+// so, and the order stays.
 func TestARollCallEndsWhenAllHaveAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.acquire("a", time.Hour)
@@ -87,8 +87,8 @@ func TestARollCallEndsWhenAllHaveAnswered(t *testing.T) {
 	})
 }
 
-// While those who are queued are called the lock is held by nobody, and cannot be taken
-// past them. If nobody answers it is free again.
+// While those who are queued are called the lock is held by nobody, and cannot
+// be taken past them. If nobody answers it is free again.
 func TestNobodyHoldsALockWhileTheRollIsCalled(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.frozenTickets(3)
@@ -114,8 +114,8 @@ func TestNobodyHoldsALockWhileTheRollIsCalled(t *testing.T) {
 	})
 }
 
-// A queue that is none (somebody has written to its key) is left alone, and keeps nobody
-// from the lock.
+// A queue that is none (somebody has written to its key) is left alone, and
+// keeps nobody from the lock.
 func TestAQueueOfAnotherTypeKeepsNobodyFromTheLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		require.NoError(t, r.Set("{lock:a}:queue", "a string"))
@@ -125,7 +125,8 @@ func TestAQueueOfAnotherTypeKeepsNobodyFromTheLock(t *testing.T) {
 	})
 }
 
-// Without the right to publish nobody can be called, and the one that asks has the lock.
+// Without the right to publish nobody can be called, and the one that asks has
+// the lock.
 func TestWithoutPublishNobodyIsCalled(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.frozenTickets(3)
@@ -161,8 +162,9 @@ func TestAWaiterThatLeavesDuringARollCall(t *testing.T) {
 	})
 }
 
-// The one that finds the lock free may be the first in the queue, and its section short.
-// Those behind it come back in any order, and have the lock in theirs.
+// The one that finds the lock free may be the first in the queue, and its
+// section short. Those behind it come back in any order, and have the lock in
+// theirs.
 func TestTheFirstInTheQueueDoesNotGoPastARollCall(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		r.acquire("a", time.Hour)
@@ -238,8 +240,9 @@ func TestAWaiterThatAnswersARollCallLate(t *testing.T) {
 	}
 }
 
-// A waiter that gets the lock past more dead tickets than are skipped at once leaves no
-// ticket behind them: the lock would go to it once more after its release, for nobody.
+// A waiter that gets the lock past more dead tickets than are skipped at once
+// leaves no ticket behind them: the lock would go to it once more after its
+// release, for nobody.
 func TestTheOwnTicketDoesNotStayBehindDeadOnes(t *testing.T) {
 	for name, free := range map[string]func(t *testing.T, r *fakeRedis, holder *Lock){
 		"found free":         func(_ *testing.T, r *fakeRedis, _ *Lock) { r.Del("lock:a") },

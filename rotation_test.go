@@ -13,8 +13,9 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// setUpFailure is a way in which no connection can be set up for a while. The scripts
-// of tests have been loaded before, and connections that are made already work on.
+// setUpFailure is a way in which no connection can be set up for a while. The
+// scripts of tests have been loaded before, and connections that are made
+// already work on.
 type setUpFailure struct {
 	options func(*redis.Options)
 	prepare func(r *fakeRedis) // before the first connection
@@ -26,19 +27,19 @@ type setUpFailure struct {
 var setUpFailures = map[string]setUpFailure{
 	"another password": {
 		options: func(o *redis.Options) { o.Password = "old" },
-		prepare: func(r *fakeRedis) { r.RequireAuth("old") },
-		begin:   func(r *fakeRedis) { r.RequireAuth("new") },
-		end:     func(r *fakeRedis) { r.RequireAuth("old") },
+		prepare: func(r *fakeRedis) { r.demand("old") },
+		begin:   func(r *fakeRedis) { r.demand("new") },
+		end:     func(r *fakeRedis) { r.demand("old") },
 		says:    "WRONGPASS",
 	},
 	"no password is known": {
 		begin: func(r *fakeRedis) {
-			r.RequireAuth("new")
+			r.demand("new")
 			r.onCommand(func(cmd string, _ ...string) string { // miniredis confirms these all the same
 				return map[bool]string{true: "NOAUTH Authentication required."}[cmd == "SUBSCRIBE" || cmd == "HELLO"]
 			})
 		},
-		end:  func(r *fakeRedis) { r.RequireAuth(""); r.onCommand(nil) },
+		end:  func(r *fakeRedis) { r.demand(""); r.onCommand(nil) },
 		says: "NOAUTH",
 	},
 	"an option is not permitted": {
@@ -51,6 +52,13 @@ var setUpFailures = map[string]setUpFailure{
 		end:  func(r *fakeRedis) { r.onCommand(nil) },
 		says: "NOPERM",
 	},
+}
+
+// demand sets another password. Nothing may be under way: miniredis looks at it without
+// its mutex.
+func (r *fakeRedis) demand(password string) {
+	synctest.Wait()
+	r.RequireAuth(password)
 }
 
 func (f setUpFailure) connect(r *fakeRedis) *redis.Client {

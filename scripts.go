@@ -28,9 +28,9 @@ var (
 	handBackScript = wire.NewScript(sourceOf("handback"))
 )
 
-// sourceOf is lua/name.lua with what it includes: a line "-- include: x" stands for
-// lua/lib/x.lua, or for another script, once in the whole. Redis itself has nothing of the
-// kind: functions (FUNCTION LOAD) are not in Redis 6.
+// sourceOf is lua/name.lua with what it includes: a line "-- include: x" stands
+// for lua/lib/x.lua, or for another script, once in the whole. Redis itself has
+// nothing of the kind: functions (FUNCTION LOAD) are not in Redis 6.
 func sourceOf(name string) string {
 	var b strings.Builder
 	include(&b, "lua/"+name+".lua", make(map[string]bool))
@@ -64,8 +64,9 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// For each script follow its arguments and its reply. A reply of another shape comes
-// from no server that runs our scripts; it is an error rather than a panic.
+// For each script follow its arguments and its reply. A reply of another shape
+// comes from no server that runs our scripts; it is an error rather than a
+// panic.
 
 // --- acquire.lua -------------------------------------------------------------
 
@@ -90,7 +91,8 @@ func (a *acquireArgs) request(limit time.Duration, keys *lockKeys) (r wire.Reque
 	return r
 }
 
-// isAcquired tells whether a reply has something that replicas have to acknowledge.
+// isAcquired tells whether a reply has something that replicas have to
+// acknowledge.
 func isAcquired(reply string) (bool, error) {
 	r, err := parseAcquire(reply)
 	return r.acquired, err
@@ -149,8 +151,8 @@ type extendReply struct {
 	free   bool   // nobody holds the lock
 	record string // if free: the last fence, or empty
 
-	// floor is what the lease may yet be cut down to by an earlier request, where that is
-	// known better than by the lock itself; 0: it is not.
+	// floor is what the lease may yet be cut down to by an earlier request,
+	// where that is known better than by the lock itself; 0: it is not.
 	floor time.Duration
 }
 
@@ -214,7 +216,7 @@ type releaseReply struct {
 	found  bool      // the key held the token
 	next   int64
 	fence  int64         // of the next one, if granted
-	left   time.Duration // lease of the one who has the lock now, if it is another
+	left   time.Duration // lease of the current owner, if it is another
 	server int64         // time of the server, us
 }
 
@@ -304,9 +306,10 @@ func parseInspect(reply string) (r inspectReply, err error) {
 
 // --- what a request has left -------------------------------------------------
 
-// leftBy reads what a request that was answered has left in Redis for its token, or for
-// the one whose ticket it carried: something or nothing. If it was an acquisition, at is
-// when it was executed, by the clock of the server, us; else 0.
+// leftBy reads what a request that was answered has left in Redis for its
+// token, or for the one whose ticket it carried: something or nothing. If it
+// was an acquisition, at is when it was executed, by the clock of the server,
+// us; else 0.
 func leftBy(c *wire.Call) (something bool, at int64) {
 	if c.Err != nil {
 		return errors.Is(c.Err, ErrNotReplicated), 0
@@ -320,8 +323,8 @@ func leftBy(c *wire.Call) (something bool, at int64) {
 	return err != nil || n[0] != 0 || n[3] != 0, 0
 }
 
-// integers reads the numbers of a reply, at least one and at most as many as there
-// is room for, and returns how many there are.
+// integers reads the numbers of a reply, at least one and at most as many as
+// there is room for, and returns how many there are.
 func integers(reply string, into []int64) (count int, err error) {
 	for word := range strings.SplitSeq(reply, " ") {
 		if count == len(into) {

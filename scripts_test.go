@@ -64,8 +64,9 @@ func TestScriptsIncludeWhatTheyUse(t *testing.T) {
 	require.Panics(t, func() { sourceOf("nothing") })
 }
 
-// luacheck is in the Debian package lua-check. It finds what no test would: a name that is
-// not defined where it is used, which Redis says only when the script gets there.
+// luacheck is in the Debian package lua-check. It finds what no test would: a
+// name that is not defined where it is used, which Redis says only when the
+// script gets there.
 func TestScriptsPassLuacheck(t *testing.T) {
 	check, err := exec.LookPath("luacheck")
 	if err != nil {

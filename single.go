@@ -13,8 +13,8 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// single is the backend on one Redis: a single server, a primary with its replicas, or a
-// cluster.
+// single is the backend on one Redis: a single server, a primary with its
+// replicas, or a cluster.
 type single struct {
 	conn     wire.Conn
 	opts     *options
@@ -48,8 +48,8 @@ func replyLimit(ttl time.Duration) time.Duration {
 	return min(max(ttl, time.Second), 5*time.Second)
 }
 
-// replyLimit leaves replicas the time to acknowledge, also a batch before the request's
-// own.
+// replyLimit leaves replicas the time to acknowledge, also a batch before the
+// request's own.
 func (s *single) replyLimit(ttl time.Duration) time.Duration {
 	return replyLimit(ttl) + 2*s.opts.replicaTimeout
 }
@@ -66,8 +66,8 @@ type singleClaim struct {
 	ticketed bool    // a ticket of it was sent
 	inbox    string  // in the last one; empty if that could not be queued
 	kept     minHold // of the release
-	// over is what it is undone with, once it was released or given up: what comes later
-	// has to be taken back at once. It is nil before.
+	// over is what it is undone with, once it was released or given up: what
+	// comes later has to be taken back at once. It is nil before.
 	over context.Context
 }
 
@@ -111,8 +111,8 @@ func (c *singleClaim) acquire(ctx context.Context, t acquireTry) (r acquireReply
 	return r, err
 }
 
-// giveBack frees a lock that too few replicas have, so that nothing is left when the
-// caller hears of it.
+// giveBack frees a lock that too few replicas have, so that nothing is left
+// when the caller hears of it.
 func (c *singleClaim) giveBack(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
@@ -183,8 +183,8 @@ func (c *singleClaim) adopt() {
 	c.held = true
 }
 
-// While a cluster moves the slot the record of the fence is left alone, unless it is asked
-// for.
+// While a cluster moves the slot the record of the fence is left alone, unless
+// it is asked for.
 func (c *singleClaim) extend(ctx context.Context, t extendTry) (r extendReply, err error) {
 	limit := c.s.replyLimit(t.ttl)
 	if t.limit > 0 {
@@ -234,8 +234,9 @@ func (c *singleClaim) release(ctx context.Context, t releaseTry) (r releaseReply
 	return r, err
 }
 
-// releases notes that a request to release is about to be made. What was executed before
-// it has done nothing while the lock was held, and what stands there is freed by it.
+// releases notes that a request to release is about to be made. What was
+// executed before it has done nothing while the lock was held, and what stands
+// there is freed by it.
 func (c *singleClaim) releases(t releaseTry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,10 +245,10 @@ func (c *singleClaim) releases(t releaseTry) {
 	c.stands = false
 }
 
-// released looks after requests that were overtaken by the grant. One that is executed
-// after the release may take or queue for the lock once more, under a token that is
-// nobody's any longer. (A lock that ends otherwise is left alone: it may have been handed
-// to another process, which goes on with its token.)
+// released looks after requests that were overtaken by the grant. One that is
+// executed after the release may take or queue for the lock once more, under a
+// token that is nobody's any longer. (A lock that ends otherwise is left alone:
+// it may have been handed to another process, which goes on with its token.)
 func (c *singleClaim) released(ctx context.Context) { c.lookLater(c.ended(ctx)) }
 
 // ended returns what is to be waited for, see lookAfter.
@@ -258,10 +259,10 @@ func (c *singleClaim) ended(ctx context.Context) []*wire.Call {
 	return c.lookAfter()
 }
 
-// lookAfter takes back what is there or may yet come. After a release it returns requests
-// that are under way, if there are any, and leaves them their time: most often they are
-// questions that were executed before the grant, and have left nothing. The caller has
-// locked mu.
+// lookAfter takes back what is there or may yet come. After a release it
+// returns requests that are under way, if there are any, and leaves them their
+// time: most often they are questions that were executed before the grant, and
+// have left nothing. The caller has locked mu.
 func (c *singleClaim) lookAfter() (underWay []*wire.Call) {
 	if c.freed && c.underWay() {
 		return slices.Clone(c.calls)

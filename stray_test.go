@@ -38,7 +38,8 @@ func (r *fakeRedis) hooked() (*redis.Client, *mischief) {
 	return client, m
 }
 
-// next has the next requests of op end in how, before or after they are executed.
+// next has the next requests of op end in how, before or after they are
+// executed.
 func (m *mischief) next(op string, times int, how func(), after bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +92,8 @@ var misbehaviour = map[string]struct {
 	"Goexit":         {runtime.Goexit, "a hook or mock of the client called runtime.Goexit"},
 }
 
-// requireStray fails unless the error says what the hook did, and the log once for each.
+// requireStray fails unless the error says what the hook did, and the log once
+// for each.
 func (r *fakeRedis) requireStray(err error, text string, lines int) {
 	r.t.Helper()
 	require.ErrorContains(r.t, err, text)
@@ -415,9 +417,10 @@ func TestATopologyThatPanicsDoesNoHarm(t *testing.T) {
 
 // --- mocks ------------------------------------------------------------------------
 
-// mock answers commands as go-redis/redismock does: instead of sending them, with values
-// that it sets by reflection in the command behind the pointer it is given. A value of
-// another type panics, and so does a command that is no pointer.
+// mock answers commands as go-redis/redismock does: instead of sending them,
+// with values that it sets by reflection in the command behind the pointer it
+// is given. A value of another type panics, and so does a command that is no
+// pointer.
 type mock struct {
 	prefixing
 	answers map[string]any // by script

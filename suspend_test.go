@@ -10,8 +10,8 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/clocktest"
 )
 
-// A machine that was suspended wakes with a lock whose timer has not fired. (In real
-// time: a bubble has no monotonic clock.)
+// A machine that was suspended wakes with a lock whose timer has not fired. (In
+// real time: a bubble has no monotonic clock.)
 func TestSuspendedMachineHasLostItsLock(t *testing.T) {
 	for name, notice := range map[string]func(lock *Lock){
 		"Err":         func(lock *Lock) { _ = lock.Err() },
@@ -32,7 +32,8 @@ func TestSuspendedMachineHasLostItsLock(t *testing.T) {
 	}
 }
 
-// suspendable has a Locker, which has no locks yet, look at the clocks of a machine.
+// suspendable has a Locker, which has no locks yet, look at the clocks of a
+// machine.
 func suspendable(lk *Locker) (*Locker, *clocktest.Clock) {
 	machine := new(clocktest.Clock)
 	lk.clocks.Now = machine.Now

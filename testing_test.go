@@ -324,7 +324,8 @@ func (n *network) close() {
 	n.cut()
 }
 
-// fail adds a fault of this kind for the next request of op, or of the next few.
+// fail adds a fault of this kind for the next request of op, or of the next
+// few.
 func (n *network) fail(op string, kind faultKind, times int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -388,7 +389,8 @@ func (n *network) setLatency(f func() time.Duration) {
 	n.latency = f
 }
 
-// link is one connection: near is the end of the client, far that of the server.
+// link is one connection: near is the end of the client, far that of the
+// server.
 type link struct {
 	near, far net.Conn
 	mu        sync.Mutex
@@ -467,8 +469,9 @@ type packet struct {
 	due   time.Time
 }
 
-// downstream keeps what is on its way, as sockets do: the server answers the requests
-// of a batch one by one, and a client reads nothing before it has sent all.
+// downstream keeps what is on its way, as sockets do: the server answers the
+// requests of a batch one by one, and a client reads nothing before it has sent
+// all.
 func (n *network) downstream(l *link) {
 	packets := make(chan packet, 1000)
 	go n.deliver(l, packets)
@@ -540,8 +543,8 @@ func (n *network) arrival() time.Time {
 	return time.Now().Add(n.latency())
 }
 
-// pass waits until bytes that are due may pass, and reports false at the end of the
-// test.
+// pass waits until bytes that are due may pass, and reports false at the end of
+// the test.
 func (n *network) pass(due time.Time) bool {
 	if wait := time.Until(due); wait > 0 {
 		select {
@@ -599,8 +602,8 @@ func (r *fakeRedis) logged(text string) (lines []string) {
 var sentinels = []error{ErrNotAcquired, ErrNotHeld, ErrLost, ErrReleased, ErrDetached, ErrInvalidTTL, ErrInvalidName, ErrInvalidMetadata}
 
 // requireFailure checks everything that is promised of every error: it is an
-// *Error with op and key, both stand in its text, it Is each of causes, and none
-// of the package's other errors.
+// *Error with op and key, both stand in its text, it Is each of causes, and
+// none of the package's other errors.
 func requireFailure(t *testing.T, err error, op, key string, causes ...error) {
 	t.Helper()
 	var e *Error
@@ -645,8 +648,8 @@ func awaitEnd(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// requireLost fails unless the lock's end is signalled within the given time, as
-// a loss.
+// requireLost fails unless the lock's end is signalled within the given time,
+// as a loss.
 func requireLost(t *testing.T, lock *Lock, within time.Duration) {
 	t.Helper()
 	select {
@@ -692,8 +695,8 @@ func elapsed(f func()) time.Duration {
 	return time.Since(start)
 }
 
-// keySlot is the Redis Cluster slot of a key, written from the specification and
-// not from the code under test.
+// keySlot is the Redis Cluster slot of a key, written from the specification
+// and not from the code under test.
 func keySlot(key string) uint16 {
 	if tag, ok := hashTag(key); ok {
 		key = tag

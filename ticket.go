@@ -10,7 +10,8 @@ import (
 )
 
 // ticket is what stands in a queue for one that waits: all that another process
-// needs to acquire the lock for it, and where to tell it (see lua/lib/queue.lua).
+// needs to acquire the lock for it, and where to tell it (see
+// lua/lib/queue.lua).
 type ticket struct {
 	inbox    string
 	ttl      time.Duration
@@ -60,8 +61,9 @@ type grant struct {
 	err    error     // instead of a grant: why there will be none
 }
 
-// parseGrant reads "token fence time", as published by hand_over; the fence is 0 in
-// what is published to a ticket that was passed over: its process is to ask again.
+// parseGrant reads "token fence time", as published by hand_over; the fence is
+// 0 in what is published to a ticket that was passed over: its process is to
+// ask again.
 func parseGrant(payload string) (token string, g grant, ok bool) {
 	fields := strings.Fields(payload)
 	if len(fields) != 3 {
@@ -73,9 +75,10 @@ func parseGrant(payload string) (token string, g grant, ok bool) {
 	return fields[0], g, errFence == nil && errTime == nil && g.fence >= 0
 }
 
-// plausible tells whether a grant can be the answer to what is registered: minted by
-// our scripts (a fence is never below the time), after the registration, and not in
-// the future. Else the server's clock was set, or somebody publishes nonsense.
+// plausible tells whether a grant can be the answer to what is registered:
+// minted by our scripts (a fence is never below the time), after the
+// registration, and not in the future. Else the server's clock was set, or
+// somebody publishes nonsense.
 func plausible(g grant, r registration, arrived time.Time) bool {
 	if g.fence < g.server {
 		return false
@@ -90,19 +93,21 @@ func plausible(g grant, r registration, arrived time.Time) bool {
 // When a push arrives its lease has been running for a time we cannot know: the
 // message may have been on its way for long. What we know is a moment on both
 // clocks, the registration, at the latest one poll interval ago. The server
-// executed the registration after we had sent it, and granted as much later as its
-// clock says. So in our time the grant was not before
+// executed the registration after we had sent it, and granted as much later as
+// its clock says. So in our time the grant was not before
 //
 //	sent + (granted - registered)
 //
-// and a lease counted from there ends here no later than there. This trusts that
-// the server's clock does not run faster than ours between the two, which is what
-// the expiry of a key relies on as well: a clock that jumps ahead ends the lease
-// in Redis early, by as much. For clocks that drift apart, a thousandth of the
-// time between is given away; and the anchor is never later than the arrival.
+// and a lease counted from there ends here no later than there. This trusts
+// that the server's clock does not run faster than ours between the two, which
+// is what the expiry of a key relies on as well: a clock that jumps ahead ends
+// the lease in Redis early, by as much. For clocks that drift apart, a
+// thousandth of the time between is given away; and the anchor is never later
+// than the arrival.
 //
-// While the registration itself is unanswered, its time on the server is unknown,
-// and the lease counts from when the first ticket was sent: no grant can be older.
+// While the registration itself is unanswered, its time on the server is
+// unknown, and the lease counts from when the first ticket was sent: no grant
+// can be older.
 func anchorOf(g grant, r registration, arrived time.Time) time.Time {
 	passed := time.Duration(0)
 	if r.server > 0 && g.server > r.server {
@@ -110,8 +115,8 @@ func anchorOf(g grant, r registration, arrived time.Time) time.Time {
 		passed -= passed / 1000
 	}
 	anchor := r.sent.Add(passed)
-	// The clock by which it is older counts: the monotonic one stands still while the
-	// machine is suspended.
+	// The clock by which it is older counts: the monotonic one stands still
+	// while the machine is suspended.
 	age := max(0, arrived.Sub(anchor), arrived.Round(0).Sub(anchor.Round(0)))
 	return arrived.Add(-age)
 }

@@ -37,9 +37,9 @@ func TestAnchorOfAGrant(t *testing.T) {
 func TestAnchorOfAGrantThatOutlivedASuspension(t *testing.T) {
 	const registered = int64(1_800_000_000_000_000)
 	arrived := time.Now()
-	// Registered a minute ago by the wall clock, and a tenth of a second by the other.
-	// A time without monotonic reading stands in for it: both differences are then by
-	// the wall clock.
+	// Registered a minute ago by the wall clock, and a tenth of a second by the
+	// other. A time without monotonic reading stands in for it: both
+	// differences are then by the wall clock.
 	sent := arrived.Round(0).Add(-time.Minute)
 	anchor := anchorOf(grant{server: registered + 10_000_000}, registration{sent, registered}, arrived)
 	require.LessOrEqual(t, lease.From(anchor, 30*time.Second).Remaining(arrived), time.Duration(0))
@@ -77,7 +77,8 @@ func TestGarbageInTheInboxIsNoGrant(t *testing.T) {
 	require.Equal(t, grant{fence: 12, server: 34}, g)
 }
 
-// A ticket that was made in time may be for an inbox that is not the one of the moment.
+// A ticket that was made in time may be for an inbox that is not the one of the
+// moment.
 func TestTicketIsForTheInboxOfTheMoment(t *testing.T) {
 	lk := New(clusterClient(t, neverDial(t)))
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{metadata: "m"})

@@ -10,22 +10,23 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// Undoing looks at Redis at once, and again when a request has ended that was under way
-// then. If requests may yet be executed it goes on after pauses that double from
-// undoPause, until undoBound after the first look that was sent since.
+// Undoing looks at Redis at once, and again when a request has ended that was
+// under way then. If requests may yet be executed it goes on after pauses that
+// double from undoPause, until undoBound after the first look that was sent
+// since.
 const (
 	undoPause = 50 * time.Millisecond
 	undoBound = 15 * time.Second // beyond every default time-out of go-redis
 	undoLimit = time.Second      // a look that takes longer is made once more
 )
 
-// undoing takes back in the background what a claim may have brought about: a ticket in
-// the queue, a grant, or the effect of an unanswered request.
-// The first look does not wait for those requests, since their connection may be
-// stuck while others work. But a request that is still under way can be executed
-// after it, and one that ended in an error may still lie in the socket of a server
-// that stood still. So there are more looks where it is needed. What is not found
-// by then ends with its TTL.
+// undoing takes back in the background what a claim may have brought about: a
+// ticket in the queue, a grant, or the effect of an unanswered request. The
+// first look does not wait for those requests, since their connection may be
+// stuck while others work. But a request that is still under way can be
+// executed after it, and one that ended in an error may still lie in the socket
+// of a server that stood still. So there are more looks where it is needed.
+// What is not found by then ends with its TTL.
 //
 // It is guarded by undoings.mu, but for the first four, which do not change.
 type undoing struct {
@@ -61,9 +62,9 @@ func (u *undoing) lifetime(opts *options) time.Duration {
 // changed notes that a look under way may have come too early.
 func (u *undoing) changed() { u.version++ }
 
-// isLate tells whether its time is over. It counts from a look that was sent: what lies
-// unsent in this process while Redis cannot be reached is not dropped before its lease
-// would have ended.
+// isLate tells whether its time is over. It counts from a look that was sent:
+// what lies unsent in this process while Redis cannot be reached is not dropped
+// before its lease would have ended.
 func (u *undoing) isLate(now time.Time) bool {
 	if u.since.IsZero() {
 		return now.After(u.patience)
@@ -71,8 +72,8 @@ func (u *undoing) isLate(now time.Time) bool {
 	return now.Sub(u.since) >= undoBound
 }
 
-// join makes another undoing of the same token a part of u. It reports false if that is
-// not possible, since both have tickets.
+// join makes another undoing of the same token a part of u. It reports false if
+// that is not possible, since both have tickets.
 func (u *undoing) join(other *undoing) bool {
 	if u.ticket != nil && other.ticket != nil && *u.ticket != *other.ticket {
 		return false
@@ -94,9 +95,10 @@ func (u *undoing) join(other *undoing) bool {
 }
 
 // isHopeless tells whether looking again is pointless: the client is closed, or
-// something stands under the keys that is not ours. Other refusals may pass in a
-// moment: MISCONF with the next snapshot, OOM, NOPERM while rights are being changed.
-// (What else fails may be a matter of those with whom a look has travelled.)
+// something stands under the keys that is not ours. Other refusals may pass in
+// a moment: MISCONF with the next snapshot, OOM, NOPERM while rights are being
+// changed. (What else fails may be a matter of those with whom a look has
+// travelled.)
 func isHopeless(err error) bool {
 	return errors.Is(err, redis.ErrClosed) || wire.HasState(err, "WRONGTYPE")
 }

@@ -63,7 +63,8 @@ func hastily(t *testing.T, lk *Locker, n int, pause, deadline, ttl time.Duration
 	}
 }
 
-// 300 calls a second whose deadline is shorter than the way to Redis, for ten seconds.
+// 300 calls a second whose deadline is shorter than the way to Redis, for ten
+// seconds.
 func TestUndoingKeepsUpWithCallsThatFail(t *testing.T) {
 	for _, timeouts := range []bool{false, true} {
 		t.Run(fmt.Sprint("ContextTimeoutEnabled=", timeouts), func(t *testing.T) {
@@ -79,7 +80,8 @@ func TestUndoingKeepsUpWithCallsThatFail(t *testing.T) {
 	}
 }
 
-// 1,500 names, 100 ms away: in 15 seconds eight looks at a time would reach 1,200.
+// 1,500 names, 100 ms away: in 15 seconds eight looks at a time would reach
+// 1,200.
 func TestWaitersThatLeaveAtOnceLeaveNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		const names = 1500
@@ -150,8 +152,8 @@ func TestUndoingIsBoundedWhileRedisIsSilent(t *testing.T) {
 	})
 }
 
-// What was sent to a Redis that stands still is undone, whenever it wakes up before the
-// 15 seconds are over.
+// What was sent to a Redis that stands still is undone, whenever it wakes up
+// before the 15 seconds are over.
 func TestUndoingLastsFor15SecondsFromTheFirstLook(t *testing.T) {
 	for _, silence := range []time.Duration{time.Second, 7 * time.Second, 13 * time.Second, 14500 * time.Millisecond} {
 		t.Run(silence.String(), func(t *testing.T) {
@@ -212,8 +214,8 @@ func TestARequestThatIsExecutedAfterALongTimeIsUndone(t *testing.T) {
 	})
 }
 
-// The ticket comes after its waiter has left, and between two looks. Then it is granted
-// the lock.
+// The ticket comes after its waiter has left, and between two looks. Then it is
+// granted the lock.
 func TestAGrantForATokenThatIsBeingUndoneIsGivenBackAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		holder, waiters := r.lockerOn(r.connect()), r.lockerOn(r.connect(), WithPollInterval(time.Hour))
@@ -317,8 +319,8 @@ func TestUndoingOnAQuorumIsDoneByTheNode(t *testing.T) {
 	})
 }
 
-// A question whose reply comes after the grant, and after the release, was executed before
-// both. Nothing has to be looked after.
+// A question whose reply comes after the grant, and after the release, was
+// executed before both. Nothing has to be looked after.
 func TestAQuestionOvertakenByTheGrantCostsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		holder := r.acquire("a", time.Hour)

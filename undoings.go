@@ -12,34 +12,37 @@ import (
 )
 
 const (
-	// undoTrips is how many round trips of undoing to one server are under way. They are
-	// not those of a pipeline: what keeps or takes a lock waits for no undoing.
+	// undoTrips is how many round trips of undoing to one server are under way.
+	// They are not those of a pipeline: what keeps or takes a lock waits for no
+	// undoing.
 	undoTrips = 2
-	// undoOverdue is how long a round trip counts for that. A longer one may be stuck
-	// while other connections work.
+	// undoOverdue is how long a round trip counts for that. A longer one may be
+	// stuck while other connections work.
 	undoOverdue = 250 * time.Millisecond
-	// undoStuck is how many may be under way with those that are overdue: while a server
-	// is silent no more connections and goroutines are used.
+	// undoStuck is how many may be under way with those that are overdue: while
+	// a server is silent no more connections and goroutines are used.
 	undoStuck = 4
-	// undoAbandoned is for how long one counts at all. The time-outs of a client have
-	// come by then; one without time-outs may never let go of a connection that is dead.
+	// undoAbandoned is for how long one counts at all. The time-outs of a
+	// client have come by then; one without time-outs may never let go of a
+	// connection that is dead.
 	undoAbandoned = 6 * time.Second
 	// undoTimeout bounds what a client waits for before it sends: a connection.
 	undoTimeout = 5 * time.Second
-	// undoBatch and undoBytes bound how many looks travel together: so many that the
-	// backlog of an outage is gone soon after it, and that during the outage looks are
-	// sent about as fast as requests fail. Redis reads what arrives on one connection in
-	// pieces of 16 KiB or a little more, and serves others in between.
+	// undoBatch and undoBytes bound how many looks travel together: so many
+	// that the backlog of an outage is gone soon after it, and that during the
+	// outage looks are sent about as fast as requests fail. Redis reads what
+	// arrives on one connection in pieces of 16 KiB or a little more, and
+	// serves others in between.
 	undoBatch = 1024
 	undoBytes = 256 << 10
 	// undoRest is the longest pause after a round trip that brought no answer.
 	undoRest = time.Second
 )
 
-// undoings are all of a Locker. They travel by the server, each with round trips of its
-// own, so that a silent node of a cluster holds up nothing on the others. There is a
-// goroutine for each round trip under way, and a timer between them; nothing while there
-// is nothing to undo.
+// undoings are all of a Locker. They travel by the server, each with round
+// trips of its own, so that a silent node of a cluster holds up nothing on the
+// others. There is a goroutine for each round trip under way, and a timer
+// between them; nothing while there is nothing to undo.
 type undoings struct {
 	conn wire.Conn
 	opts *options
@@ -52,7 +55,8 @@ type undoings struct {
 	servers map[string]*cleaner // as wire.Engine.Home names them
 }
 
-// add begins an undoing, or makes it a part of one that is under way for the token.
+// add begins an undoing, or makes it a part of one that is under way for the
+// token.
 func (us *undoings) add(u *undoing) {
 	u, calls := us.enter(u)
 	if len(calls) == 0 {
@@ -93,8 +97,8 @@ func (us *undoings) enter(u *undoing) (entered *undoing, calls []*wire.Call) {
 	return u, calls
 }
 
-// callEnded is told of each call that an undoing waits for. Once all have ended it is
-// time to look: what they have brought about stands there now.
+// callEnded is told of each call that an undoing waits for. Once all have ended
+// it is time to look: what they have brought about stands there now.
 func (us *undoings) callEnded(u *undoing) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
@@ -112,8 +116,8 @@ func (us *undoings) callEnded(u *undoing) {
 	us.schedule(u, now).advance(now)
 }
 
-// pushed is told of a grant that nobody waits for. If its token is being undone, the lock
-// is given back at once.
+// pushed is told of a grant that nobody waits for. If its token is being
+// undone, the lock is given back at once.
 func (us *undoings) pushed(token string) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
@@ -127,7 +131,8 @@ func (us *undoings) pushed(token string) {
 	us.schedule(u, now).advance(now)
 }
 
-// schedule sets when u is looked at next, on the server where its lock stands now.
+// schedule sets when u is looked at next, on the server where its lock stands
+// now.
 func (us *undoings) schedule(u *undoing, due time.Time) *cleaner {
 	server, _ := us.conn.Home(u.keys.lock)
 	c := us.servers[server]
@@ -164,7 +169,8 @@ func (us *undoings) finish(u *undoing) {
 	}
 }
 
-// again schedules the next look after one that did not end u, unless there is one already.
+// again schedules the next look after one that did not end u, unless there is
+// one already.
 func (us *undoings) again(u *undoing, now time.Time, failed bool) {
 	switch {
 	case u.over || u.flying > 0 || u.place != nowhere:
@@ -184,8 +190,8 @@ func (us *undoings) again(u *undoing, now time.Time, failed bool) {
 	}
 }
 
-// rest ends an undoing whose time is over. One whose calls are still under way is looked
-// at again when they have ended.
+// rest ends an undoing whose time is over. One whose calls are still under way
+// is looked at again when they have ended.
 func (us *undoings) rest(u *undoing) {
 	if !u.underWay() {
 		us.finish(u)
@@ -194,9 +200,10 @@ func (us *undoings) rest(u *undoing) {
 	}
 }
 
-// cleaner makes the looks on one server. It is a group commit: a look leaves at once while
-// few round trips are under way; else it leaves together with those that come meanwhile.
-// It is guarded by undoings.mu, and exists while it has something to do.
+// cleaner makes the looks on one server. It is a group commit: a look leaves at
+// once while few round trips are under way; else it leaves together with those
+// that come meanwhile. It is guarded by undoings.mu, and exists while it has
+// something to do.
 type cleaner struct {
 	us      *undoings
 	server  string
@@ -263,8 +270,8 @@ func (c *cleaner) advance(now time.Time) {
 	c.setAlarm(now)
 }
 
-// reclaim has the undoings of a round trip that takes too long looked at once more, as
-// soon as another one can begin.
+// reclaim has the undoings of a round trip that takes too long looked at once
+// more, as soon as another one can begin.
 func (c *cleaner) reclaim(t *cleaning, now time.Time) {
 	for _, l := range t.looks {
 		l.u.flying--
@@ -280,7 +287,8 @@ func (c *cleaner) hasRoom(now time.Time) bool {
 	return fresh < undoTrips && all < undoStuck && !now.Before(c.notBefore)
 }
 
-// isStuck tells whether the server leaves everything unanswered, as far as known.
+// isStuck tells whether the server leaves everything unanswered, as far as
+// known.
 func (c *cleaner) isStuck(now time.Time) bool {
 	_, all := c.underWay(now)
 	return all >= undoStuck || now.Before(c.notBefore)
@@ -327,8 +335,9 @@ func (c *cleaner) take(now time.Time) *cleaning {
 	return t
 }
 
-// review looks after those that wait while the server does not answer: it forgets those
-// whose time is over, and finds out whether slots have got another server.
+// review looks after those that wait while the server does not answer: it
+// forgets those whose time is over, and finds out whether slots have got
+// another server.
 func (c *cleaner) review(now time.Time) {
 	c.reviewed = now
 	for _, u := range slices.Clone(c.pending) {
@@ -398,8 +407,8 @@ func (c *cleaner) travel(t *cleaning) {
 	c.send(ctx, t)
 }
 
-// context carries the values of a caller only where a look travels alone, as with all
-// requests.
+// context carries the values of a caller only where a look travels alone, as
+// with all requests.
 func (t *cleaning) context() (context.Context, context.CancelFunc) {
 	ctx := context.Background()
 	if len(t.looks) == 1 {
@@ -410,9 +419,9 @@ func (t *cleaning) context() (context.Context, context.CancelFunc) {
 
 // send makes the requests.
 //
-// Each of them serves the queue, but brings nobody along: the one who is the head now may
-// have had the lock, and be gone, when it is executed. (Only a holder knows that the head
-// cannot have it before.) So the head has to ask.
+// Each of them serves the queue, but brings nobody along: the head of this
+// moment may have had the lock, and be gone, when it is executed. (Only a
+// holder knows that the head cannot have it before.) So the head has to ask.
 func (c *cleaner) send(ctx context.Context, t *cleaning) {
 	conn := c.us.conn
 	calls := make([]*wire.Call, len(t.looks))
@@ -471,8 +480,8 @@ func (c *cleaner) arrived(t *cleaning) {
 	}
 }
 
-// settle takes note of what the looks came to. It returns the locks that are free now, as
-// far as known.
+// settle takes note of what the looks came to. It returns the locks that are
+// free now, as far as known.
 func (c *cleaner) settle(t *cleaning) (freed []string) {
 	c.us.mu.Lock()
 	defer c.us.mu.Unlock()
@@ -522,7 +531,8 @@ func (us *undoings) conclude(l *undoLook, now time.Time) {
 	us.again(u, now, l.err != nil)
 }
 
-// breathe sets the pause after a round trip: none if the server has done anything.
+// breathe sets the pause after a round trip: none if the server has done
+// anything.
 func (c *cleaner) breathe(answered bool, now time.Time) {
 	if answered {
 		c.pause, c.notBefore = 0, time.Time{}

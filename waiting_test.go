@@ -580,8 +580,9 @@ func TestNoTwoHoldersInTrouble(t *testing.T) {
 	})
 }
 
-// On a cluster a process may listen on another node than the one that its slot has moved
-// to. PSUBSCRIBE stands for it here: a message arrives, but NUMSUB does not count it.
+// On a cluster a process may listen on another node than the one that its slot
+// has moved to. PSUBSCRIBE stands for it here: a message arrives, but NUMSUB
+// does not count it.
 func TestATicketThatIsPassedOverIsToldToAskAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", time.Minute)
@@ -623,8 +624,8 @@ func TestAWaiterThatWasPassedOverAsksAtOnce(t *testing.T) {
 	})
 }
 
-// A head that became one while this Locker held the lock asks once in a poll interval all
-// the same.
+// A head that became one while this Locker held the lock asks once in a poll
+// interval all the same.
 func TestHeadBehindItsOwnLockerFindsADeletedKey(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		holder := r.acquire("a", time.Hour)
@@ -645,7 +646,8 @@ func TestHeadBehindItsOwnLockerFindsADeletedKey(t *testing.T) {
 	})
 }
 
-// Nothing of a lock that was released, and of a line that is empty, is left to a timer.
+// Nothing of a lock that was released, and of a line that is empty, is left to
+// a timer.
 func TestTimersStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk := r.locker()

@@ -21,9 +21,9 @@ func (l *Lock) renewalContext(opts acquireOptions) (ctx context.Context) {
 	return ctx
 }
 
-// inStep shortens a pause by less than step, so that those of many locks end at the
-// same moments: ten thousand watchdogs are cheap if they wake the process up a few
-// times a second, and their requests travel together.
+// inStep shortens a pause by less than step, so that those of many locks end at
+// the same moments: ten thousand watchdogs are cheap if they wake the process
+// up a few times a second, and their requests travel together.
 func inStep(pause, step time.Duration) time.Duration {
 	return pause - time.Duration(time.Now().Add(pause).UnixNano()%max(1, int64(step)))
 }
@@ -60,8 +60,8 @@ func (l *Lock) untilRenewal(failures *wire.Backoff) time.Duration {
 }
 
 // renew makes one attempt to renew the lease. The request never outlives the
-// lease. It waits for a third of the TTL only, so that there is time for another
-// attempt if the reply is lost.
+// lease. It waits for a third of the TTL only, so that there is time for
+// another attempt if the reply is lost.
 func (l *Lock) renew(ctx context.Context) error {
 	renewal := l.term.BeginRenewal()
 	limit := min(renewal.TTL/3, renewal.Remaining)

@@ -265,7 +265,8 @@ func TestConnectionErrorsEndNoLaterRenewals(t *testing.T) {
 	})
 }
 
-// What Redis answers for good ends the lock when its lease is over, and says why.
+// What Redis answers for good ends the lock when its lease is over, and says
+// why.
 func TestRenewalThatFailsForGoodIsALossWithItsReason(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lock := r.acquire("a", 3*time.Second, WithWatchdog())
@@ -431,7 +432,8 @@ func TestValidityNeverExceedsTheLease(t *testing.T) {
 func checkValidity(t *testing.T, r *fakeRedis, random *rand.Rand) {
 	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) + 1 }
 	lock := r.acquire("a", 2*time.Second, []AcquireOption{WithWatchdog(), WithoutWatchdog()}[random.IntN(2)])
-	// At least 1 ms, so that what is sent now is not executed now, between the two readings below.
+	// At least 1 ms, so that what is sent now is not executed now, between the
+	// two readings below.
 	latency := upTo(100 * time.Millisecond)
 	r.net.setLatency(func() time.Duration { return time.Millisecond + rand.N(latency) })
 	end := time.Now().Add(20 * time.Second)
@@ -570,8 +572,8 @@ func TestFailedShorterExtendIsMadeUpForByTheWatchdog(t *testing.T) {
 	})
 }
 
-// A wall clock that says the lease is over ends the lock at the next renewal, not
-// only when the timer looks.
+// A wall clock that says the lease is over ends the lock at the next renewal,
+// not only when the timer looks.
 func TestRenewalThatFindsTheLeaseOverEndsTheLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
 		lk, machine := suspendable(r.locker())

@@ -37,19 +37,19 @@ end
 -- include: serve
 
 -- Whether anybody still listens. The count that PUBLISH returns would include
--- those who only watch, with PSUBSCRIBE.
+-- clients that only watch, with PSUBSCRIBE.
 local function is_live(channel)
   local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return not reply.err and tonumber(reply[2]) > 0
 end
 
 -- A roll-call. One that finds the lock free while others are queued has found somebody
--- who does not answer: a holder whose lease has ended. It may have had its lock from the
+-- that does not answer: a holder whose lease has ended. It may have had its lock from the
 -- queue, as a process that is frozen, or on a machine that has vanished: Redis counts its
 -- inbox as subscribed all the same. How many more of these are in the queue nobody can
--- see. So all who are queued are told to ask again, and are queued anew as they ask, at
+-- see. So all that are queued are told to ask again, and are queued anew as they ask, at
 -- the places they had. Until roll_call ms are over, or all have answered, the lock holds
--- a mark (value.lua): until when (us), and how many have been called. Then the first who
+-- a mark (value.lua): until when (us), and how many have been called. Then the first that
 -- has answered has it. Should nobody ask then, the lock is free again when roll_lifetime
 -- ms are over.
 --
@@ -82,7 +82,7 @@ local function roll_mark(now, called)
 end
 
 -- Returns whether what the lock holds is a roll-call that is over, and how long one that
--- goes on does so (ms), if it needs somebody who asks then. A few are enough for that.
+-- goes on does so (ms), if it needs a waiter that asks then. A few are enough for that.
 local function roll_state(held, now)
   local ends, called = string.match(held, '^roll:(%d+):(%d+)$')
   if not ends then return false end
@@ -112,7 +112,7 @@ local function wait()
   return is_live(channel) and enqueue(ticket, ARGV[7] == '0' and now or ARGV[7], ARGV[6])
 end
 
--- Leaves the queue for a lock that is taken past those in it, who could not be told.
+-- Leaves the queue for a lock that is taken past the tickets in it, whose processes could not be told.
 local function leave()
   if ticket ~= '' then redis.pcall('ZREM', KEYS[3], ticket) end
 end
@@ -120,7 +120,7 @@ end
 local queued, left
 
 if taken and not refusal then
-  -- The lock was free because a lease ended, or was deleted by somebody who does not
+  -- The lock was free because a lease ended, or was deleted by a client that does not
   -- serve the queue.
   local others = waited and call_the_roll(ticket) or 0
   if others == 0 then return acquired() end
@@ -150,7 +150,7 @@ else
   local over
   over, left = roll_state(held or '', now)
   if over then
-    -- The first of those who have answered has the lock.
+    -- The first process that has answered has the lock.
     local first, fence = serve(redis.pcall('ZPOPMIN', KEYS[3])[1], ticket ~= '' and ticket or nil, now, ARGV[4])
     if first and first == ticket then return fence .. ' ' .. now end
     if not first then

@@ -7,7 +7,7 @@
 -- that ticket is queued.
 --
 -- KEYS[1] lock, KEYS[2] fence, KEYS[3] queue; or the lock alone, while a cluster moves the
--- slot: it is freed then, and those who wait find it by asking
+-- slot: it is freed then, and waiters find it by asking
 -- ARGV[1] token, ARGV[2] fence retention ms; and where there is more to do: ARGV[3] the
 -- token's own ticket, to be withdrawn from the queue, or '', and ARGV[4] ticket of the
 -- next one, ARGV[5] queue lifetime ms (0: the next one has no inbox and cannot be

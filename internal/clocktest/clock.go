@@ -17,14 +17,14 @@ func (c *Clock) Now() time.Time {
 	return ShiftWall(time.Now(), time.Duration(c.gained.Load()))
 }
 
-// Suspend has the wall clock gain whole seconds on the monotonic clock. A negative
-// d sets it back.
+// Suspend has the wall clock gain whole seconds on the monotonic clock. A
+// negative d sets it back.
 func (c *Clock) Suspend(d time.Duration) { c.gained.Add(int64(d)) }
 
 // ShiftWall shifts the wall clock reading of a time by whole seconds and leaves
-// the monotonic clock reading as it is. There is no other way to make such a Time
-// than to suspend the machine. A time without a monotonic clock reading, as in a
-// synctest bubble, is shifted as a whole.
+// the monotonic clock reading as it is. There is no other way to make such a
+// Time than to suspend the machine. A time without a monotonic clock reading,
+// as in a synctest bubble, is shifted as a whole.
 func ShiftWall(at time.Time, d time.Duration) time.Time {
 	if at == at.Round(0) {
 		return at.Add(d)

@@ -108,9 +108,9 @@ func (g *graph) reachable(from string) map[string]bool {
 }
 
 // upward are the references that run against an order of the files in which as
-// few as possible do. Only inside a cycle can a reference be such. For cycles of
-// up to eight files the order is the best there is; for larger ones it is found
-// by moving one file at a time while that helps, and may not be the best.
+// few as possible do. Only inside a cycle can a reference be such. For cycles
+// of up to eight files the order is the best there is; for larger ones it is
+// found by moving one file at a time while that helps, and may not be the best.
 func (g *graph) upward() (against []string) {
 	for _, cycle := range g.cycles() {
 		order := g.bestOrder(cycle)

@@ -28,8 +28,8 @@ func TestGraphWithCycles(t *testing.T) {
 	assert.Len(t, g.upward(), 2, "one for each cycle")
 }
 
-// The order in which one arrow runs upward has to be found among orders in which
-// several do.
+// The order in which one arrow runs upward has to be found among orders in
+// which several do.
 func TestGraphUpwardIsTheLeast(t *testing.T) {
 	g := newGraph([]reference{ref("c", "a"), ref("c", "b"), ref("b", "a"), ref("a", "c")})
 	assert.Equal(t, []string{"a -> c: x"}, g.upward())

@@ -161,7 +161,8 @@ func collect(fset *token.FileSet, pkg *types.Package, info *types.Info, files []
 	return refs
 }
 
-// isLocal reports whether an object lives inside a function, and so in its file.
+// isLocal reports whether an object lives inside a function, and so in its
+// file.
 func isLocal(pkg *types.Package, object types.Object) bool {
 	switch o := object.(type) {
 	case *types.PkgName:

@@ -1,14 +1,16 @@
-// Command layers measures how the files of this module depend on each other, and
-// checks the bounds that the module has set itself. Run it in the module's root:
+// Command layers measures how the files of this module depend on each other,
+// and checks the bounds that the module has set itself. Run it in the module's
+// root:
 //
 //	go run ./internal/layers
 //
 // A file refers to another one of its package if it names something that is
 // declared there: a type, function, variable, constant, method or field. Of the
 // root package it prints the largest cycle of files, the pairs of files that
-// refer to each other, and the references that point upward: the fewest that run
-// against any one order of the files. Of the internal packages it prints what
-// each imports of the others, and compares that with the order of the layers.
+// refer to each other, and the references that point upward: the fewest that
+// run against any one order of the files. Of the internal packages it prints
+// what each imports of the others, and compares that with the order of the
+// layers.
 //
 // It exits with status 1 if a bound is passed. With -v it lists the references.
 package main
@@ -20,8 +22,8 @@ import (
 	"strings"
 )
 
-// limits are what the root package may have: what it has today. They may only fall. The
-// goal is 5, 8 and 3.
+// limits are what the root package may have: what it has today. They may only
+// fall. The goal is 5, 8 and 3.
 var limits = struct{ cycle, pairs, upward int }{cycle: 6, pairs: 8, upward: 8}
 
 // layers lists, for each internal package, the packages of this module that it

@@ -8,17 +8,18 @@ import (
 )
 
 // Clocks sees to it that no term outlives a suspension of the machine. Timers
-// run by the monotonic clock, which stands still then, so that a term's own timer
-// would fire too late; the wall clock tells. So all terms are checked once a
-// second, by one timer. Checking them only when the two clocks have parted was
-// rejected: it saves a third of a percent of a core with ten thousand terms, and
-// has to know what became of the clocks since each timer was set.
+// run by the monotonic clock, which stands still then, so that a term's own
+// timer would fire too late; the wall clock tells. So all terms are checked
+// once a second, by one timer. Checking them only when the two clocks have
+// parted was rejected: it saves a third of a percent of a core with ten
+// thousand terms, and has to know what became of the clocks since each timer
+// was set.
 //
 // The zero value is ready for use.
 type Clocks struct {
-	// Now is the current time by both clocks; nil stands for [time.Now]. It is for
-	// tests, which cannot suspend the machine. It must not change while there are
-	// terms.
+	// Now is the current time by both clocks; nil stands for [time.Now]. It is
+	// for tests, which cannot suspend the machine. It must not change while
+	// there are terms.
 	Now func() time.Time
 
 	mu      sync.Mutex
@@ -72,9 +73,9 @@ func (c *Clocks) tick() {
 	}
 }
 
-// due lists the terms, and sets the timer for the next time if there are any. It
-// goes on ticking for a while when all have ended, so that short-lived terms need
-// not start it each time.
+// due lists the terms, and sets the timer for the next time if there are any.
+// It goes on ticking for a while when all have ended, so that short-lived terms
+// need not start it each time.
 func (c *Clocks) due() []*Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,14 +2,14 @@ package lease
 
 import "context"
 
-// ending is the end of a term: it comes once, with a cause. It is guarded by the
-// term's mutex.
+// ending is the end of a term: it comes once, with a cause. It is guarded by
+// the term's mutex.
 //
-// A request to give up what was granted ends a term at a moment that is not known
-// in this process: from when it is written to a connection, somebody else may have
-// it. So from then on the term has ended for everybody who asks. Most such
-// requests are answered before anybody asks, and then the answer decides: it was
-// given up, or had been lost before, or is still held since the server has
+// A request to give up what was granted ends a term at a moment that is not
+// known in this process: from when it is written to a connection, somebody else
+// may have it. So from then on the term has ended for every caller. Most such
+// requests are answered before anybody asks, and then the answer decides: it
+// was given up, or had been lost before, or is still held since the server has
 // refused.
 type ending struct {
 	cause error // nil: it has not come
@@ -44,8 +44,8 @@ func (t *Term) End(cause error) (first bool) {
 	return first
 }
 
-// MayEnd notes that the term may end at any moment, with a cause. If somebody has
-// asked for the context, that ends.
+// MayEnd notes that the term may end at any moment, with a cause. If somebody
+// has asked for the context, that ends.
 func (t *Term) MayEnd(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,8 +58,8 @@ func (t *Term) MayEnd(cause error) {
 	}
 }
 
-// DidNotEnd takes MayEnd back, unless somebody was told: what was to end the term
-// was not done.
+// DidNotEnd takes MayEnd back, unless somebody was told: what was to end the
+// term was not done.
 func (t *Term) DidNotEnd() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,8 +77,8 @@ func (t *Term) Err() error {
 	return t.ending.cause
 }
 
-// Peek is Err for those who can stand a change: it may still change unless it is
-// final.
+// Peek is Err for callers that can stand a change: it may still change unless
+// it is final.
 func (t *Term) Peek() (cause error, final bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,9 +26,9 @@ func From(sent time.Time, ttl time.Duration) Lease {
 // Until is when the lease ends.
 func (l Lease) Until() time.Time { return l.until }
 
-// Remaining is how long the lease is still valid. Wall clock and monotonic clock
-// must both agree, so the smaller counts: the monotonic clock stands still while
-// a machine is suspended, the wall clock may be set back.
+// Remaining is how long the lease is still valid. Wall clock and monotonic
+// clock must both agree, so the smaller counts: the monotonic clock stands
+// still while a machine is suspended, the wall clock may be set back.
 func (l Lease) Remaining(now time.Time) time.Duration {
 	wall := l.until.Round(0).Sub(now.Round(0)) // Round(0) strips the monotonic reading
 	return min(l.until.Sub(now), wall)

@@ -6,8 +6,8 @@ import (
 )
 
 // Term is the life of one lease on this process's clocks: until when it is
-// trusted, and its single end, with a cause. It may be renewed and extended, and
-// is never trusted for longer than the server is known to keep the grant.
+// trusted, and its single end, with a cause. It may be renewed and extended,
+// and is never trusted for longer than the server is known to keep the grant.
 //
 // The methods are safe for concurrent use once Start has returned.
 type Term struct {
@@ -38,7 +38,8 @@ func (t *Term) Start(clocks *Clocks, sent time.Time, ttl time.Duration, check fu
 	t.expiry = time.AfterFunc(t.remaining(), check)
 }
 
-// Check tells whether the lease is over. If not, the timer is set for when it is.
+// Check tells whether the lease is over. If not, the timer is set for when it
+// is.
 func (t *Term) Check() (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,8 +81,8 @@ func (t *Term) TTL() time.Duration {
 	return t.ttl
 }
 
-// trusted is for how long a grant for ttl is trusted: an extension whose reply was
-// lost may be executed late and cut the lease down to its own TTL.
+// trusted is for how long a grant for ttl is trusted: an extension whose reply
+// was lost may be executed late and cut the lease down to its own TTL.
 func (t *Term) trusted(ttl time.Duration) time.Duration {
 	if t.floor > 0 {
 		return min(ttl, t.floor)
@@ -130,8 +131,8 @@ func (t *Term) SetFloor(floor time.Duration) {
 	t.floor = floor
 }
 
-// Extended notes that the server has set the lease to ttl, by an extension sent at
-// sent. It reports false if the term has ended meanwhile.
+// Extended notes that the server has set the lease to ttl, by an extension sent
+// at sent. It reports false if the term has ended meanwhile.
 func (t *Term) Extended(sent time.Time, ttl time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,8 +162,8 @@ func (t *Term) BeginRenewal() Renewal {
 
 // Renewed notes that an attempt has failed with err or, if err is nil, that the
 // server has renewed the lease with a request sent at sent. If an extension has
-// begun meanwhile, the server may have executed the two in either order, and only
-// the extension counts.
+// begun meanwhile, the server may have executed the two in either order, and
+// only the extension counts.
 func (t *Term) Renewed(r Renewal, sent time.Time, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,8 +178,8 @@ func (t *Term) Renewed(r Renewal, sent time.Time, err error) {
 	t.reset()
 }
 
-// Confirmed is when the request was sent that set the lease last, and for how long
-// that is trusted. The error is why the last renewal failed, if it did.
+// Confirmed is when the request was sent that set the lease last, and for how
+// long that is trusted. The error is why the last renewal failed, if it did.
 func (t *Term) Confirmed() (sent time.Time, trusted time.Duration, failure error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -172,9 +172,9 @@ func TestRenewals(t *testing.T) {
 	})
 }
 
-// A timer stands still with the machine. Once a second the clocks are asked: a term
-// whose lease is over by the wall clock ends, and of another the timer is set anew.
-// (In real time: a bubble has no monotonic clock.)
+// A timer stands still with the machine. Once a second the clocks are asked: a
+// term whose lease is over by the wall clock ends, and of another the timer is
+// set anew. (In real time: a bubble has no monotonic clock.)
 func TestSuspendedMachine(t *testing.T) {
 	const most = 3563 * time.Second // of an hour's lease, which ends a second later
 	require.Less(t, From(time.Now(), time.Hour).Remaining(time.Now())-most, time.Second)
@@ -199,8 +199,9 @@ func TestSuspendedMachine(t *testing.T) {
 	}
 }
 
-// What the wall clock gains after it was set back counts from there: for a lease that was
-// renewed since then, as for one that was granted a moment after.
+// What the wall clock gains after it was set back counts from there: for a
+// lease that was renewed since then, as for one that was granted a moment
+// after.
 func TestSuspensionAfterTheClockWasSetBack(t *testing.T) {
 	for name, renewed := range map[string]bool{"renewed": true, "granted": false} {
 		t.Run(name, func(t *testing.T) {
@@ -233,8 +234,8 @@ func TestSuspensionAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// Once all terms have ended the clocks are left alone, until there is another. Nothing is
-// left to a timer.
+// Once all terms have ended the clocks are left alone, until there is another.
+// Nothing is left to a timer.
 func TestClocksAreAskedWhileThereAreTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clocks := new(Clocks)

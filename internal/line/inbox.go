@@ -1,5 +1,5 @@
-// Package line is for the line of those who wait. So far it has the inbox, on which Redis
-// tells who has the lock next. It knows nothing of locks.
+// Package line is for the line of waiters. So far it has the inbox, on which
+// Redis announces the next owner. It knows nothing of locks.
 package line
 
 import (
@@ -18,42 +18,44 @@ import (
 )
 
 const (
-	// inboxProbe is for how long the inbox may be silent before a ping is sent, and
-	// how long the pong may take. go-redis's own health check sends a ping as well,
-	// but never looks for the pong.
+	// inboxProbe is for how long the inbox may be silent before a ping is sent,
+	// and how long the pong may take. go-redis's own health check sends a ping
+	// as well, but never looks for the pong.
 	inboxProbe = 1500 * time.Millisecond
 	// inboxLinger is how long the subscription outlives the last waiter.
 	inboxLinger = 2 * time.Second
-	// inboxRefused is how long to do without when the server has refused.
+	// inboxRefused is how long waiters poll before a refused subscription is
+	// tried again.
 	inboxRefused = 30 * time.Second
 	// inboxLasts is from when on a subscription has worked.
 	inboxLasts = time.Second
-	// inboxGap is how long the heads of lines rely on another subscription to come.
+	// inboxGap is how long the heads of lines rely on another subscription to
+	// come.
 	inboxGap = 100 * time.Millisecond
 )
 
-// None stands in a ticket that can only be brought along by a release of its own process,
-// since nobody else could tell it.
+// None stands in a ticket that can only be brought along by a release of its
+// own process, since nobody else could tell it.
 const None = "-"
 
 // Config is what inboxes need to know.
 type Config struct {
 	Prefix string // of their channels
-	// Home is the server on which a key stands, and what subscribes there; nil if that is
-	// not known.
+	// Home is the server on which a key stands, and what subscribes there; nil
+	// if that is not known.
 	Home func(key string) (addr string, on wire.Subscriber)
 	// Received is told what was published.
 	Received func(payload string)
-	// Changed is told that an inbox has become live, so that those who wait can get into
-	// the queue; or that it has failed, so that their tickets are dead.
+	// Changed is told that an inbox has become live, so that waiters can get
+	// into the queue; or that it has failed, so that their tickets are dead.
 	Changed func(in *Inbox, live bool)
 	// Warn is told what a person should know.
 	Warn func(message string, args ...any)
 	Log  wire.Log
 }
 
-// Inboxes are those of one Locker, by the server: one, but on a cluster one for each
-// node on which a name is waited for.
+// Inboxes are those of one Locker, by the server: one, but on a cluster one for
+// each node on which a name is waited for.
 type Inboxes struct {
 	Config
 
@@ -61,7 +63,8 @@ type Inboxes struct {
 	byServer map[string]*Inbox
 }
 
-// Of is the inbox on the server where a key stands, or nil if that is not known.
+// Of is the inbox on the server where a key stands, or nil if that is not
+// known.
 func (ins *Inboxes) Of(key string) *Inbox {
 	server, on := ins.Home(key)
 	if on == nil {
@@ -81,9 +84,9 @@ func (ins *Inboxes) Of(key string) *Inbox {
 	return in
 }
 
-// Inbox is the channel to which grants for a Locker are published on one server. Its
-// subscription exists while somebody waits, and a little longer. A nil inbox is one
-// that cannot be opened.
+// Inbox is the channel to which grants for a Locker are published on one
+// server. Its subscription exists while somebody waits, and a little longer. A
+// nil inbox is one that cannot be opened.
 type Inbox struct {
 	ID      string // in tickets; does not change
 	Channel string // does not change
@@ -111,16 +114,17 @@ type Inbox struct {
 }
 
 func newInbox(of *Config) *Inbox {
-	// 72 random bits, and not a UUID: it stands in every ticket, and short ones are
-	// cheaper for Redis.
+	// 72 random bits, and not a UUID: it stands in every ticket, and short ones
+	// are cheaper for Redis.
 	var random [9]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	id := base64.RawURLEncoding.EncodeToString(random[:])
 	return &Inbox{of: of, ID: id, Channel: of.Prefix + "inbox:" + id}
 }
 
-// setSubscriber notes what to subscribe with. A cluster makes another client for a
-// node that has left and come back; what the old one was refused is forgotten then.
+// setSubscriber notes what to subscribe with. A cluster makes another client
+// for a node that has left and come back; what the old one was refused is
+// forgotten then.
 func (in *Inbox) setSubscriber(on wire.Subscriber) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -129,8 +133,8 @@ func (in *Inbox) setSubscriber(on wire.Subscriber) {
 	}
 }
 
-// Need is told when somebody begins to wait for a name, and when nobody waits for
-// it any more.
+// Need is told when somebody begins to wait for a name, and when nobody waits
+// for it any more.
 func (in *Inbox) Need(waiting bool) {
 	if in == nil {
 		return
@@ -179,9 +183,9 @@ func (in *Inbox) idle() bool {
 	return true
 }
 
-// listen subscribes, and subscribes anew whenever the connection is lost: at once
-// if it had worked, else after a growing pause. It ends when nobody waits, or
-// Redis refuses.
+// listen subscribes, and subscribes anew whenever the connection is lost: at
+// once if it had worked, else after a growing pause. It ends when nobody waits,
+// or Redis refuses.
 func (in *Inbox) listen() {
 	for ctx := context.Background(); !in.idle(); {
 		var err error
@@ -203,11 +207,11 @@ func (in *Inbox) listen() {
 	}
 }
 
-// ended notes why a subscription has ended, and returns the pause until the next. There
-// is none after one that has worked: one that lasted, or the first after such a one.
-// Those that are confirmed and cut, again and again, count as failures, like those that
-// are never confirmed. There is none either after one that was given up, which is not
-// done often.
+// ended notes why a subscription has ended, and returns the pause until the
+// next. There is none after one that has worked: one that lasted, or the first
+// after such a one. Those that are confirmed and cut, again and again, count as
+// failures, like those that are never confirmed. There is none either after one
+// that was given up, which is not done often.
 //
 // If Redis refuses there will be no next one.
 func (in *Inbox) ended(err error) (d time.Duration, again bool) {
@@ -235,8 +239,8 @@ func (in *Inbox) ended(err error) (d time.Duration, again bool) {
 	}
 	if in.brief > 1 && again && !givenUp {
 		in.trouble = fmt.Errorf("the subscription does not last: %w", err)
-		// Heads that ask while there is a subscription are queued, so that no line
-		// polls for long, and yet many pushes are lost.
+		// Heads that ask while there is a subscription are queued, so that no
+		// line polls for long, and yet many pushes are lost.
 		if time.Since(in.flapped) >= noSubscriptionSaid {
 			in.warnOfPolling()
 		}
@@ -251,10 +255,10 @@ func (in *Inbox) ended(err error) (d time.Duration, again bool) {
 	return d, again
 }
 
-// confirmed notes that grants can arrive. Those who wait have to ask, to get into the
-// queue, and because messages were lost since the last subscription. After several that
-// did not last, they rely on one only when it has stood for a while: each time they
-// would ask in vain.
+// confirmed notes that grants can arrive. Waiters have to ask, to get into the
+// queue, and because messages were lost since the last subscription. After
+// several that did not last, they rely on one only when it has stood for a
+// while: each time they would ask in vain.
 func (in *Inbox) confirmed() {
 	in.mu.Lock()
 	since := time.Now()
@@ -272,7 +276,8 @@ func (in *Inbox) confirmed() {
 	}
 }
 
-// lasts ends a series of subscriptions that did not, if that of since is still there.
+// lasts ends a series of subscriptions that did not, if that of since is still
+// there.
 func (in *Inbox) lasts(since time.Time) {
 	in.mu.Lock()
 	if in.live && in.since.Equal(since) {
@@ -282,7 +287,8 @@ func (in *Inbox) lasts(since time.Time) {
 	in.stands(since)
 }
 
-// stands has all heads ask, unless the subscription is not that of since any more.
+// stands has all heads ask, unless the subscription is not that of since any
+// more.
 func (in *Inbox) stands(since time.Time) {
 	in.mu.Lock()
 	stands := in.live && in.since.Equal(since)
@@ -295,9 +301,9 @@ func (in *Inbox) stands(since time.Time) {
 	}
 }
 
-// tellOfGap has the heads ask that rely on pushes, because some were lost: when there was
-// no subscription for longer than it takes to make another. That would tell them all the
-// same, and once is enough.
+// tellOfGap has the heads ask that rely on pushes, because some were lost: when
+// there was no subscription for longer than it takes to make another. That
+// would tell them all the same, and once is enough.
 func (in *Inbox) tellOfGap() {
 	in.mu.Lock()
 	open := in.gap != nil
@@ -325,7 +331,7 @@ func (in *Inbox) Flaps() bool {
 	return in.brief > 1
 }
 
-// refused ends the listener for a while; those who wait poll.
+// refused ends the listener for a while; waiters poll.
 func (in *Inbox) refused(err error) {
 	in.tellOfGap()
 	in.mu.Lock()
@@ -346,7 +352,8 @@ var (
 	errMisplaced    = errors.New("the subscription is confirmed, but the server that runs the scripts does not queue its tickets")
 )
 
-// subscribe receives until the connection fails, or nobody waits any more (nil).
+// subscribe receives until the connection fails, or nobody waits any more
+// (nil).
 func (in *Inbox) subscribe(ctx context.Context) error {
 	in.mu.Lock()
 	on := in.on

@@ -6,38 +6,41 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// A subscription can work, and yet be on another server than the one that runs the
-// scripts: an address that leads to another one now (a virtual address, a service of
-// Kubernetes) while the old one lives on as a replica, a managed cluster behind one
-// address, a proxy. The scripts tell: a question that carries the ticket of a live inbox
-// is answered that it is not queued. The same answer comes where the server refuses what
-// queueing needs (PUBSUB, ZADD), or has no memory for it.
+// A subscription can work, and yet be on another server than the one that runs
+// the scripts: an address that leads to another one now (a virtual address, a
+// service of Kubernetes) while the old one lives on as a replica, a managed
+// cluster behind one address, a proxy. The scripts tell: a question that
+// carries the ticket of a live inbox is answered that it is not queued. The
+// same answer comes where the server refuses what queueing needs (PUBSUB,
+// ZADD), or has no memory for it.
 //
-// Then the subscription is made anew: a new connection leads to where the address leads
-// now. Where that does not help it is done less and less often, and the one who waits is
-// told, once.
+// Then the subscription is made anew: a new connection leads to where the
+// address leads now. Where that does not help it is done less and less often,
+// and one warning is logged.
 
 const (
 	misplacedPause = time.Second  // between the first two subscriptions that are given up
 	misplacedReset = time.Minute  // after this long without trouble it begins anew
 	misplacedSplit = inboxRefused // for how long a subscription that serves some is left alone
-	// PollingSaid is from when on it is worth a warning that a line has to poll although
-	// the subscription is live, and noSubscriptionSaid although there should be one.
+	// PollingSaid is from when on it is worth a warning that a line has to poll
+	// although the subscription is live, and noSubscriptionSaid although there
+	// should be one.
 	PollingSaid        = time.Second
 	noSubscriptionSaid = 3 * time.Second
 )
 
-// placement is what is known of where the subscription of an inbox is. It is guarded by the
-// inbox's mu.
+// placement is what is known of where the subscription of an inbox is. It is
+// guarded by the inbox's mu.
 type placement struct {
 	first, last time.Time // answers that it is misplaced, without a minute between them
 
 	next  time.Time     // when it may be given up again
 	pause time.Duration // after that
 
-	// Of the subscription of the moment: the first question by which it is misplaced, and the
-	// last time when another one, made later, was queued all the same. Then it serves some
-	// names, which are on its server, and another one would serve others.
+	// Of the subscription of the moment: the first question by which it is
+	// misplaced, and the last time when another one, made later, was queued all
+	// the same. Then it serves some names, which are on its server, and another
+	// one would serve others.
 	doubted, split time.Time
 }
 
@@ -51,8 +54,8 @@ func (p *placement) found(sent time.Time) {
 	}
 }
 
-// missed is told of a question that was sent at sent and not queued, and reports whether
-// the subscription is to be given up.
+// missed is told of a question that was sent at sent and not queued, and
+// reports whether the subscription is to be given up.
 func (p *placement) missed(sent time.Time) bool {
 	now := time.Now()
 	if now.Sub(p.last) > misplacedReset {
@@ -70,7 +73,8 @@ func (p *placement) missed(sent time.Time) bool {
 	return true
 }
 
-// Queued is told that a question with a ticket of the inbox, sent at sent, was queued.
+// Queued is told that a question with a ticket of the inbox, sent at sent, was
+// queued.
 func (in *Inbox) Queued(sent time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -80,8 +84,8 @@ func (in *Inbox) Queued(sent time.Time) {
 	}
 }
 
-// NotQueued is told that it was not. Only what was sent since the subscription was
-// confirmed says something about it.
+// NotQueued is told that it was not. Only what was sent since the subscription
+// was confirmed says something about it.
 func (in *Inbox) NotQueued(sent time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -112,9 +116,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// Polls is told since when a line has had to poll. After a while that is worth a warning, if
-// there is a reason that is not known to pass by itself: none is that the subscription is
-// being made, or was lost just now.
+// Polls is told since when a line has had to poll. After a while that is worth
+// a warning, if there is a reason that is not known to pass by itself: none is
+// that the subscription is being made, or was lost just now.
 func (in *Inbox) Polls(since time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

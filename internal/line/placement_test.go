@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A subscription that serves some names is not given up for the others, but tried anew
-// when it serves none.
+// A subscription that serves some names is not given up for the others, but
+// tried anew when it serves none.
 func TestASubscriptionThatServesSomeNamesIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p placement
@@ -31,7 +31,8 @@ func TestASubscriptionThatServesSomeNamesIsLeftAlone(t *testing.T) {
 	})
 }
 
-// A question that was on its way when the first one was not queued says nothing new.
+// A question that was on its way when the first one was not queued says nothing
+// new.
 func TestAnAnswerFromBeforeTheDoubtIsNoProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p placement

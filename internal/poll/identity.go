@@ -16,15 +16,16 @@ import (
 // IdentifyLimit is how long Identify waits for the run ids.
 const IdentifyLimit = time.Second
 
-// servers knows the run id of each node of a quorum. Two nodes that are the same server
-// would give two votes for one key, and so make a majority of what is none.
+// servers knows the run id of each node of a quorum. Two nodes that are the
+// same server would give two votes for one key, and so make a majority of what
+// is none.
 type servers struct {
 	mu    sync.Mutex
 	known map[int]string // run ids by node; empty: the server has none
 }
 
-// Identify asks all nodes for their run ids. Those that do not answer in time are left for
-// later.
+// Identify asks all nodes for their run ids. Those that do not answer in time
+// are left for later.
 func (ns *Nodes) Identify() error {
 	ctx, cancel := context.WithTimeout(context.Background(), IdentifyLimit)
 	defer cancel()
@@ -86,12 +87,12 @@ func (s *servers) knows(node int) bool {
 	return known
 }
 
-// sameServerError says that two nodes of a quorum are one server. It counts as an answer
-// of the server: waiting does not mend it.
+// sameServerError says that two nodes of a quorum are one server. It counts as
+// an answer of the server: waiting does not mend it.
 type sameServerError struct{ first *node }
 
 func (e *sameServerError) Error() string {
-	return fmt.Sprintf("it is the same server as %s, by its run id", e.first)
+	return fmt.Sprintf("same server as %s, by its run id", e.first)
 }
 
 // RedisError makes it a redis.Error.
@@ -113,9 +114,9 @@ func (ns *Nodes) admit(n *node, id string) error {
 	return nil
 }
 
-// runID asks a server for its run id. One that does not know the question (not every
-// server that speaks the protocol is Redis) has none, and is taken at its word. One that
-// does not permit it could tell: that is an error.
+// runID asks a server for its run id. One that does not know the question (not
+// every server that speaks the protocol is Redis) has none, and is taken at its
+// word. One that does not permit it could tell: that is an error.
 func (n *node) runID(ctx context.Context) (string, error) {
 	cmd := wire.NewOnce(ctx, "info", "server")
 	err := n.Client.Process(ctx, cmd)

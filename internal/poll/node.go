@@ -1,7 +1,7 @@
-// Package poll makes one request of several servers at the same time, and counts what
-// they say. It knows which of them are silent, so that a server that is down costs
-// little, and which are one and the same, so that none votes twice. It knows nothing of
-// locks.
+// Package poll makes one request of several servers at the same time, and
+// counts what they say. It knows which of them are silent, so that a server
+// that is down costs little, and which are one and the same, so that none votes
+// twice. It knows nothing of locks.
 package poll
 
 import (
@@ -53,8 +53,8 @@ func (ns *Nodes) All() []int {
 	return all
 }
 
-// Majority is how many nodes make a quorum. Of all that are configured: those that
-// cannot be reached may have granted the lock to somebody else.
+// Majority is how many nodes make a quorum. Of all that are configured: those
+// that cannot be reached may have granted the lock to somebody else.
 func (ns *Nodes) Majority() int { return len(ns.all)/2 + 1 }
 
 // node is one server.
@@ -105,8 +105,9 @@ func (n *node) execute(ctx context.Context, c *wire.Call) {
 	c.Finish(reply, err)
 }
 
-// remember keeps why a node failed, for later failures that have no more to say than
-// that it took too long: go-redis dials several times before it says what is wrong.
+// remember keeps why a node failed, for later failures that have no more to say
+// than that it took too long: go-redis dials several times before it says what
+// is wrong.
 func (n *node) remember(err error) {
 	var answer redis.Error
 	if err == nil || errors.As(err, &answer) {
@@ -120,8 +121,8 @@ func (n *node) remember(err error) {
 	}
 }
 
-// failure puts the node before what happened to it, and the last trouble behind it, if
-// it was not asked or took too long.
+// failure puts the node before what happened to it, and the last trouble behind
+// it, if it was not asked or took too long.
 func (n *node) failure(err error, c *wire.Call, limit time.Duration) error {
 	var unasked *unaskedError
 	late := wire.IsContextError(err)

@@ -106,7 +106,7 @@ func TestAFailureSaysWhichNodesAndWhy(t *testing.T) {
 		tally := ns.Count(ns.Send(t.Context(), 50*time.Millisecond, question, ns.All()), 50*time.Millisecond, 0)
 		tally.Until(t.Context(), tally.Decided, yesOrNo)
 		err := tally.Failure()
-		require.ErrorContains(t, err, "no quorum of 2 of 3 nodes: 0 for it, 1 against it; node 2: broken pipe; node 3: ")
+		require.ErrorContains(t, err, "no quorum (2 of 3 needed): 0 in favor, 1 against; node 2: broken pipe; node 3: ")
 		require.True(t, wire.IsOutage(err))
 		require.True(t, wire.MaybeExecuted(err), "node 3 may execute it late")
 		var undecided *Error

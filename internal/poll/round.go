@@ -18,8 +18,9 @@ type Round struct {
 	pending int          // how many have not been taken from answers
 }
 
-// Send makes a request of some nodes. It does not block. That the caller leaves does
-// not end it: most of the nodes would answer in a moment, and it is good to know what.
+// Send makes a request of some nodes. It does not block. That the caller leaves
+// does not end it: most of the nodes would answer in a moment, and it is good
+// to know what.
 func (ns *Nodes) Send(ctx context.Context, limit time.Duration, r wire.Request, to []int) *Round {
 	return ns.SendEach(ctx, limit, to, func(int) wire.Request { return r })
 }
@@ -44,11 +45,12 @@ func (ns *Nodes) SendEach(ctx context.Context, limit time.Duration, to []int, r 
 // Pending is how many nodes have not been returned by Next.
 func (ro *Round) Pending() int { return ro.pending }
 
-// timedOut tells whether there are nodes that had all their time and did not answer.
+// timedOut tells whether there are nodes that had all their time and did not
+// answer.
 func (ro *Round) timedOut() bool { return errors.Is(ro.ctx.Err(), context.DeadlineExceeded) }
 
-// Next is the next node that has answered. It waits for one, and reports false if there
-// is none in time, or when ctx ends.
+// Next is the next node that has answered. It waits for one, and reports false
+// if there is none in time, or when ctx ends.
 func (ro *Round) Next(ctx context.Context) (node int, ok bool) {
 	if ro.pending == 0 {
 		return 0, false
@@ -68,8 +70,8 @@ func (ro *Round) Next(ctx context.Context) (node int, ok bool) {
 	return node, true
 }
 
-// Late has judge see the replies of the nodes that have not been returned by Next, as they
-// come. Their votes change nothing any more.
+// Late has judge see the replies of the nodes that have not been returned by
+// Next, as they come. Their votes change nothing any more.
 func (ro *Round) Late(judge Judge) {
 	for {
 		node, ok := ro.Next(context.Background())

@@ -24,7 +24,7 @@ type Error struct {
 
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "no quorum of %d of %d nodes: %d for it, %d against it", e.need, e.Nodes, e.yes, e.no)
+	fmt.Fprintf(&b, "no quorum (%d of %d needed): %d in favor, %d against", e.need, e.Nodes, e.yes, e.no)
 	for _, cause := range e.causes {
 		b.WriteString("; ")
 		b.WriteString(cause.Error())
@@ -32,14 +32,15 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the causes. None of them is a context error: what a node did not answer
-// in the time that it has is a time-out, whatever time the caller has.
+// Unwrap gives the causes. None of them is a context error: what a node did not
+// answer in the time that it has is a time-out, whatever time the caller has.
 func (e *Error) Unwrap() []error { return e.causes }
 
 // MaybeExecuted makes it a [wire.Failure], with the next three.
 func (e *Error) MaybeExecuted() bool { return e.executed }
 
-// Transient tells whether so many nodes may serve a moment later that it is worth a try.
+// Transient tells whether so many nodes may serve a moment later that it is
+// worth a try.
 func (e *Error) Transient() bool { return !e.refused }
 
 // Outage tells whether waiting may help.
@@ -48,8 +49,9 @@ func (e *Error) Outage() bool { return !e.hopeless }
 // Parts are the failures of the nodes.
 func (e *Error) Parts() []error { return e.causes }
 
-// Opposed tells whether some nodes have voted against it, and the others do not refuse for
-// good: what fails now may only have been outvoted, together with an outage.
+// Opposed tells whether some nodes have voted against it, and the others do not
+// refuse for good: what fails now may only have been outvoted, together with an
+// outage.
 func (e *Error) Opposed() bool { return e.no > 0 && !e.refused }
 
 // Vote is what one node says.
@@ -74,8 +76,8 @@ type Tally struct {
 	refused, hopeless int // of those that failed: see Error
 }
 
-// Count begins to count the votes of a round in which each node has limit to answer.
-// already is how many nodes that are not asked are in favour.
+// Count begins to count the votes of a round in which each node has limit to
+// answer. already is how many nodes that are not asked are in favour.
 func (ns *Nodes) Count(ro *Round, limit time.Duration, already int) *Tally {
 	return &Tally{of: ns, round: ro, limit: limit, votes: make([]Vote, len(ns.all)), causes: make([]error, len(ns.all)), yes: already}
 }
@@ -136,8 +138,9 @@ func (t *Tally) CanWin() bool { return t.yes+t.round.pending >= t.of.Majority() 
 
 func (t *Tally) canLose() bool { return t.no+t.round.pending > t.minority() }
 
-// Decided tells whether more answers would change nothing. While a majority is out of
-// reach, but it is open whether that is for contention or for an outage, it is not.
+// Decided tells whether more answers would change nothing. While a majority is
+// out of reach, but it is open whether that is for contention or for an outage,
+// it is not.
 func (t *Tally) Decided() bool {
 	return t.Won() || t.Lost() || !t.CanWin() && !t.canLose()
 }

@@ -17,20 +17,22 @@ const (
 	// DropReply lets the server execute the request, and closes the connection
 	// when the reply has come. Replies to earlier requests are delivered.
 	DropReply
-	// DropRequest keeps the request, and all that follow on its connection, from
-	// the server, and closes the connection once earlier requests are answered.
+	// DropRequest keeps the request, and all that follow on its connection,
+	// from the server, and closes the connection once earlier requests are
+	// answered.
 	DropRequest
 	// Hold keeps the request, and those behind it on its connection, until
-	// Rule.Release. Then they go to the server, even if the client has given up.
+	// Rule.Release. Then they go to the server, even if the client has given
+	// up.
 	Hold
 	// HoldReply lets the server execute the request, and keeps the reply and
 	// those behind it until Rule.Release.
 	HoldReply
 )
 
-// ReplyWith keeps the request from the server and answers it with these bytes of
-// RESP, line end included: "-LOADING Redis is loading\r\n". The answer keeps its
-// place among the replies of a pipeline.
+// ReplyWith keeps the request from the server and answers it with these bytes
+// of RESP, line end included: "-LOADING Redis is loading\r\n". The answer keeps
+// its place among the replies of a pipeline.
 func ReplyWith(raw string) Action { return canned(raw) }
 
 type verb int

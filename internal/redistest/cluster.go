@@ -42,9 +42,9 @@ type Cluster struct {
 	nodes []*Server
 }
 
-// StartCluster starts a cluster and returns once all its nodes take commands and
-// all replicas are in sync. Each primary has as many replicas. It ends with the
-// test, and needs Redis 7, see Start.
+// StartCluster starts a cluster and returns once all its nodes take commands
+// and all replicas are in sync. Each primary has as many replicas. It ends with
+// the test, and needs Redis 7, see Start.
 //
 // With the settings of StartCluster, which opts may change, a lost primary is
 // replaced after some 3 s, and the slots of others work meanwhile.
@@ -131,8 +131,8 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 	return int(up[0].Do(t, "cluster", "keyslot", key).(int64))
 }
 
-// Primary returns the primary that owns the slot of key. While a lost primary is
-// not yet replaced, that is still the lost one.
+// Primary returns the primary that owns the slot of key. While a lost primary
+// is not yet replaced, that is still the lost one.
 func (c *Cluster) Primary(t testing.TB, key string) *Server {
 	t.Helper()
 	return c.waitForOwner(t, key, readyTimeout, func(*Server) error { return nil })
@@ -164,8 +164,9 @@ func (c *Cluster) Replicas(t testing.TB, primary *Server) []*Server {
 
 // Failover makes a replica of the primary that owns the slot of key take its
 // place, both being healthy (CLUSTER FAILOVER), and returns it once the whole
-// cluster knows. The old primary becomes its replica. It takes less than 1 s, but
-// some 6 s for a primary that was replaced and came back within the last 3 s.
+// cluster knows. The old primary becomes its replica. It takes less than 1 s,
+// but some 6 s for a primary that was replaced and came back within the last 3
+// s.
 func (c *Cluster) Failover(t testing.TB, key string) *Server {
 	t.Helper()
 	old := c.Primary(t, key)
@@ -222,8 +223,8 @@ func (c *Cluster) WaitReady(t testing.TB, within time.Duration) {
 	})
 }
 
-// waitForOwner returns the owner of the slot of key, once all running nodes name
-// the same and accept does not object to it.
+// waitForOwner returns the owner of the slot of key, once all running nodes
+// name the same and accept does not object to it.
 func (c *Cluster) waitForOwner(t testing.TB, key string, within time.Duration, accept func(*Server) error) *Server {
 	t.Helper()
 	slot := c.Slot(t, key)

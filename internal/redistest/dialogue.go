@@ -19,8 +19,8 @@ func newTurn(args []string, f fate) *turn {
 }
 
 // dialogue tells which frame of one connection answers which request. Replies
-// come in the order of requests, but for what a server says out of turn, and for
-// pub/sub commands, which have one confirmation for each channel.
+// come in the order of requests, but for what a server says out of turn, and
+// for pub/sub commands, which have one confirmation for each channel.
 type dialogue struct {
 	turns    []*turn
 	channels map[string]bool // confirmed subscriptions, see note
@@ -70,8 +70,8 @@ func (d *dialogue) outOfTurn(f frame) bool {
 	return false
 }
 
-// confirm takes one confirmation of t, the turn at the head, and the turn itself
-// with the last.
+// confirm takes one confirmation of t, the turn at the head, and the turn
+// itself with the last.
 func (d *dialogue) confirm(t *turn, f frame) *turn {
 	first := t.pending == 0
 	if first {
@@ -87,8 +87,8 @@ func (d *dialogue) confirm(t *turn, f frame) *turn {
 	return t
 }
 
-// confirmations is how many frames answer t. To unsubscribe without a name is to
-// leave all channels of the family; where there are none, that is said once.
+// confirmations is how many frames answer t. To unsubscribe without a name is
+// to leave all channels of the family; where there are none, that is said once.
 func (d *dialogue) confirmations(t *turn) int {
 	if t.named > 0 {
 		return t.named

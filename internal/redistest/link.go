@@ -201,7 +201,8 @@ func (l *link) copy(in *wire, out *outbox) {
 	}
 }
 
-// malformed fails the test if the reader has met bytes that it cannot tell apart.
+// malformed fails the test if the reader has met bytes that it cannot tell
+// apart.
 func (l *link) malformed(err error) bool {
 	if !errors.Is(err, errMalformed) {
 		return false

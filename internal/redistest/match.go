@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Match chooses requests by their arguments, of which the first is the command's
-// name as the client spells it. A relay calls it for one request at a time; it
-// must neither change the slice nor call the relay.
+// Match chooses requests by their arguments, of which the first is the
+// command's name as the client spells it. A relay calls it for one request at a
+// time; it must neither change the slice nor call the relay.
 type Match func(args []string) bool
 
 // Command matches requests by the name of the command, whatever its case:
@@ -37,8 +37,8 @@ func And(ms ...Match) Match {
 	}
 }
 
-// Or matches what one of ms matches. They are asked in order, and only until one
-// says yes.
+// Or matches what one of ms matches. They are asked in order, and only until
+// one says yes.
 func Or(ms ...Match) Match {
 	return func(args []string) bool {
 		return slices.ContainsFunc(ms, func(m Match) bool { return m(args) })

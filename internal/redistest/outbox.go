@@ -36,8 +36,8 @@ func (o *outbox) push(p parcel) {
 	}
 }
 
-// drain hands the parcels to write as they become ready and the gate is open. It
-// returns when write says so, or when done is closed.
+// drain hands the parcels to write as they become ready and the gate is open.
+// It returns when write says so, or when done is closed.
 func (o *outbox) drain(done <-chan struct{}, g *gate, write func(parcel) (more bool)) {
 	for {
 		p, ok := o.next(done)

@@ -64,10 +64,10 @@ func (r *Relay) Client(t testing.TB, opts ...func(*redis.Options)) *redis.Client
 func (r *Relay) Delay(d time.Duration) { r.delay.Store(int64(d)) }
 
 // BlackHole stops all traffic in both directions, as a cable that is cut: what
-// is sent vanishes, connections stay open, new ones are accepted and silent. The
-// relay reads on, so Requests counts and rules strike. Once BlackHole(true) has
-// returned no byte passes; with BlackHole(false) those that were kept go on,
-// also the requests of clients that have left.
+// is sent vanishes, connections stay open, new ones are accepted and silent.
+// The relay reads on, so Requests counts and rules strike. Once BlackHole(true)
+// has returned no byte passes; with BlackHole(false) those that were kept go
+// on, also the requests of clients that have left.
 func (r *Relay) BlackHole(on bool) { r.gate.set(on) }
 
 // Cut resets all present connections, and loses what they hold. New ones work.
@@ -103,20 +103,20 @@ func (r *Relay) Always(match Match, action Action) *Rule {
 	return r.book.add(match, action, forever)
 }
 
-// Requests returns how many requests that match have come from clients, whatever
-// became of them.
+// Requests returns how many requests that match have come from clients,
+// whatever became of them.
 func (r *Relay) Requests(match Match) int { return r.book.count(match) }
 
 // ForgetRequests starts the count of Requests anew.
 func (r *Relay) ForgetRequests() { r.book.forget() }
 
 // OnRequest calls f for each request that comes, before a rule is applied, one
-// at a time. It must not block, change the slice, or call the relay; it may keep
-// the slice.
+// at a time. It must not block, change the slice, or call the relay; it may
+// keep the slice.
 func (r *Relay) OnRequest(f func(args []string)) { r.book.observe(f) }
 
-// Lead makes new connections lead to another target, as a virtual address does that has
-// moved. Present ones go on.
+// Lead makes new connections lead to another target, as a virtual address does
+// that has moved. Present ones go on.
 func (r *Relay) Lead(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,8 +50,8 @@ func (s *Server) replicated(replicas int) error {
 	if name != "master" || online != replicas {
 		return fmt.Errorf("%s is a %s with %d replicas of %d", s.Addr(), name, online, replicas)
 	}
-	// WAIT is about all that the primary had replicated when it last served this
-	// connection, which was for HELLO.
+	// WAIT is about all that the primary had replicated when it last served
+	// this connection, which was for HELLO.
 	have, err := s.try(probeTimeout, "wait", replicas, ackTimeout.Milliseconds())
 	if err == nil && have != int64(replicas) {
 		err = fmt.Errorf("%v of %d replicas of %s are up to date", have, replicas, s.Addr())
@@ -59,8 +59,8 @@ func (s *Server) replicated(replicas int) error {
 	return err
 }
 
-// role returns what s is, master or slave, and of a master how many replicas are
-// online.
+// role returns what s is, master or slave, and of a master how many replicas
+// are online.
 func (s *Server) role() (name string, replicas int, err error) {
 	reply, err := s.try(probeTimeout, "role")
 	if err != nil {

@@ -20,8 +20,8 @@ const (
 const howToInstall = "install it (apt-get install redis-server, brew install redis) or name one in " + EnvBinary
 
 // Require skips the test where no real Redis can be started, with one line that
-// says how to get one. With REDISLOCK_REQUIRE_REDIS=1 it fails the test instead.
-// Start calls it.
+// says how to get one. With REDISLOCK_REQUIRE_REDIS=1 it fails the test
+// instead. Start calls it.
 func Require(t testing.TB) {
 	t.Helper()
 	findServer(t)

@@ -30,7 +30,8 @@ type frame struct {
 	words []string // the first two elements of an array or push; "" if not strings
 }
 
-// wire reads whole RESP2 and RESP3 values from a connection and keeps their bytes.
+// wire reads whole RESP2 and RESP3 values from a connection and keeps their
+// bytes.
 type wire struct {
 	in  *bufio.Reader
 	raw []byte // the value being read; whoever gets it owns it

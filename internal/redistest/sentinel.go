@@ -31,17 +31,17 @@ type Sentinel struct {
 	sentinels []*Server
 }
 
-// StartSentinel starts a primary with so many replicas, see StartReplicated, and
-// three sentinels. It returns once all sentinels know of all servers and of each
-// other, so that a failover can succeed.
+// StartSentinel starts a primary with so many replicas, see StartReplicated,
+// and three sentinels. It returns once all sentinels know of all servers and of
+// each other, so that a failover can succeed.
 func StartSentinel(t testing.TB, replicas int, opts ...Option) *Sentinel {
 	t.Helper()
 	primary, others := StartReplicated(t, replicas, opts...)
 	d := &Sentinel{servers: append([]*Server{primary}, others...)}
 	d.sentinels = StartMany(t, sentinels, sentinelOf(primary))
 	for _, s := range d.sentinels {
-		// By default they look for each other every 2 s, and at the servers every
-		// 10 s. Redis 6 cannot do it faster.
+		// By default they look for each other every 2 s, and at the servers
+		// every 10 s. Redis 6 cannot do it faster.
 		_, _ = s.try(probeTimeout, "sentinel", "debug", "publish-period", "200", "info-period", "500")
 	}
 	d.WaitReady(t, readyTimeout)
@@ -129,8 +129,8 @@ func (d *Sentinel) Failover(t testing.TB) *Server {
 }
 
 // WaitReady waits until every server and sentinel runs, with all replicas in
-// sync and all sentinels knowing of everybody. So it is after StartSentinel, and
-// again some time after a lost server was restarted.
+// sync and all sentinels knowing of everybody. So it is after StartSentinel,
+// and again some time after a lost server was restarted.
 func (d *Sentinel) WaitReady(t testing.TB, within time.Duration) {
 	t.Helper()
 	replicas := len(d.servers) - 1

@@ -55,8 +55,8 @@ func withConfigs(pairs ...string) Option {
 	}
 }
 
-// WithPersistence keeps data over Kill and Restart: append-only file, written to
-// disk before every reply.
+// WithPersistence keeps data over Kill and Restart: append-only file, written
+// to disk before every reply.
 func WithPersistence() Option {
 	return func(s *Server) {
 		WithConfig("appendonly", "yes")(s)
@@ -89,7 +89,8 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return StartMany(t, 1, opts...)[0]
 }
 
-// StartMany starts n servers at once that know nothing of each other, see Start.
+// StartMany starts n servers at once that know nothing of each other, see
+// Start.
 func StartMany(t testing.TB, n int, opts ...Option) []*Server {
 	t.Helper()
 	servers := newServers(t, n, opts)
@@ -176,8 +177,8 @@ func (s *Server) Pause() { s.current().halt() }
 // Resume lets a paused process go on (SIGCONT).
 func (s *Server) Resume() { s.current().resume() }
 
-// Kill ends the process at once (SIGKILL), paused or not, and returns when it is
-// gone. Its connections are reset, and new ones are refused until Restart.
+// Kill ends the process at once (SIGKILL), paused or not, and returns when it
+// is gone. Its connections are reset, and new ones are refused until Restart.
 func (s *Server) Kill() { s.current().kill() }
 
 // Restart stops the process if it runs (SIGTERM) and starts it again with the
@@ -229,8 +230,8 @@ func newClient(t testing.TB, addr string, opts ...func(*redis.Options)) *redis.C
 
 // Do runs one command over a connection of its own, as the default user, and
 // returns the reply as RESP2 has it: string, int64, []any, or nil. An error
-// reply fails t. It waits up to 30 s, so DEBUG SLEEP works. Nothing of it stays:
-// CLIENT LIST shows the connections of the test alone.
+// reply fails t. It waits up to 30 s, so DEBUG SLEEP works. Nothing of it
+// stays: CLIENT LIST shows the connections of the test alone.
 func (s *Server) Do(t testing.TB, args ...any) any {
 	t.Helper()
 	reply, err := s.try(adminTimeout, args...)

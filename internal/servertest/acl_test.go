@@ -28,10 +28,11 @@ var (
 	rightsToBeTold = []string{"&lock:*", "+subscribe", "+publish", "+pubsub|numsub", "+zadd", "+zpopmin"}
 	// Without this one, one who gave up waiting may be granted the lock.
 	rightToLeave = "+zrem"
-	// Without this one, waiters of other processes notice the end of a minimal hold at
-	// their next question.
+	// Without this one, waiters of other processes notice the end of a minimal
+	// hold at their next question.
 	rightToTellOfAMinimalHold = "+zrange"
-	// Without this one nothing is missing: a refusal shows that a subscription is alive.
+	// Without this one nothing is missing: a refusal shows that a subscription
+	// is alive.
 	rightToProbe = "+ping"
 )
 
@@ -58,8 +59,8 @@ func (r *rig) userClient(t *testing.T, rules ...string) *redis.Client {
 	return r.relay.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "secret" })
 }
 
-// exercise uses everything, with the watchdog and another process that waits, and
-// returns the first error.
+// exercise uses everything, with the watchdog and another process that waits,
+// and returns the first error.
 func (r *rig) exercise(t *testing.T, lk, other *redislock.Locker, name string) error {
 	t.Helper()
 	ctx := t.Context()
@@ -105,8 +106,8 @@ func contend(ctx context.Context, lk *redislock.Locker, name string) (err error)
 	return err
 }
 
-// told tells whether a waiter is told of the release of a lock, and has not to ask.
-// The release is made as soon as the waiter is ready.
+// told tells whether a waiter is told of the release of a lock, and has not to
+// ask. The release is made as soon as the waiter is ready.
 func (r *rig) told(t *testing.T, from, to *redislock.Locker, name string, ready func() bool) bool {
 	t.Helper()
 	ctx := t.Context()
@@ -169,8 +170,8 @@ func TestServerACLRightsSuffice(t *testing.T) {
 }
 
 // Each right is needed: without it something fails at once, with the server's
-// text and the key's name. Redis calls it NOPERM only outside of scripts and for
-// keys.
+// text and the key's name. Redis calls it NOPERM only outside of scripts and
+// for keys.
 func TestServerACLRightThatIsMissingSurfacesAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -191,8 +192,8 @@ func TestServerACLRightThatIsMissingSurfacesAtOnce(t *testing.T) {
 	}
 }
 
-// Without a right that only the hand-over needs everything works, but one who waits
-// has to ask. That there are no pushes is said once.
+// Without a right that only the hand-over needs everything works, but one who
+// waits has to ask. That there are no pushes is said once.
 func TestServerACLWithoutARightToBeToldWaitingIsByPolling(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -200,8 +201,8 @@ func TestServerACLWithoutARightToBeToldWaitingIsByPolling(t *testing.T) {
 		t.Run(missing, func(t *testing.T) {
 			t.Parallel()
 			name := t.Name()
-			// Those without which the subscription is refused. Without the others nobody can
-			// know that he is not told.
+			// Those without which the subscription is refused. Without the
+			// others nobody can know that he is not told.
 			refused := slices.Contains([]string{"&lock:*", "+subscribe"}, missing)
 			log := &journal{} // of the one who waits
 			user := func(log *journal) *redislock.Locker {
@@ -210,8 +211,9 @@ func TestServerACLWithoutARightToBeToldWaitingIsByPolling(t *testing.T) {
 			}
 			holder, waiter := user(r.log), user(log)
 			require.NoError(t, r.exercise(t, holder, waiter, name))
-			// A question under way when the lock is released looks like no question, so a
-			// few tries are given; a push would be there in each of them.
+			// A question under way when the lock is released looks like no
+			// question, so a few tries are given; a push would be there in each
+			// of them.
 			told := true
 			for try := 2; told && try < 6; try++ {
 				again := name + strconv.Itoa(try)

@@ -20,11 +20,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// recovery is what the package adds to a failover of Redis itself, at most: the time
-// from the moment when all nodes name a new primary until a lock is served there.
+// recovery is what the package adds to a failover of Redis itself, at most: the
+// time from the moment when all nodes name a new primary until a lock is served
+// there.
 const recovery = 2 * time.Second
 
-// lastPause is the longest time between two questions while Redis does not serve.
+// lastPause is the longest time between two questions while Redis does not
+// serve.
 const lastPause = 500 * time.Millisecond
 
 // shards is a real cluster: three primaries with a replica each.
@@ -341,7 +343,8 @@ func (c *shards) turns(t *testing.T) {
 	assert.GreaterOrEqual(t, fair, 0.98)
 }
 
-// NOSCRIPT costs a round trip and nothing else, wherever it comes: also of a batch.
+// NOSCRIPT costs a round trip and nothing else, wherever it comes: also of a
+// batch.
 func (c *shards) forgottenScripts(t *testing.T) {
 	ctx, a, b := t.Context(), c.asleep(t), c.asleep(t)
 	forget := func() {
@@ -374,7 +377,8 @@ func (c *shards) forgottenScripts(t *testing.T) {
 	wg.Wait()
 }
 
-// readOnlyClients have their reads served by replicas. Ownership is not among them.
+// readOnlyClients have their reads served by replicas. Ownership is not among
+// them.
 func (c *shards) readOnlyClients(t *testing.T) {
 	ctx := t.Context()
 	for kind, option := range map[string]func(*redis.ClusterOptions){
@@ -449,8 +453,8 @@ func (c *shards) moveWhileWaitedFor(t *testing.T, move func(t testing.TB, key st
 	released := time.Now()
 	require.NoError(t, holder.Release(ctx))
 
-	// They were queued where the slot was, are told to ask, and queue where it is now:
-	// who is the first depends on who is quick.
+	// They were queued where the slot was, are told to ask, and queue where it
+	// is now: who is the first depends on who is quick.
 	var inside atomic.Int32
 	var fences resource
 	var wg sync.WaitGroup
@@ -475,8 +479,8 @@ func (c *shards) moveWhileWaitedFor(t *testing.T, move func(t testing.TB, key st
 	c.handedOver(t, name, holders, others[0])
 }
 
-// soonAfter checks that a release was noticed at once by one that waits, or by the time
-// it has to have recovered from the fail-over.
+// soonAfter checks that a release was noticed at once by one that waits, or by
+// the time it has to have recovered from the fail-over.
 func soonAfter(t testing.TB, released, up time.Time, within time.Duration) {
 	t.Helper()
 	assert.True(t, time.Since(released) <= wakeUp || time.Since(up) <= within,
@@ -516,15 +520,16 @@ func (c *shards) moveUnderLoad(t *testing.T, move func(t testing.TB, key string)
 		for range goroutines {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					// A fail-over that gets no votes pauses the primary for 5 s.
+					// A fail-over that gets no votes pauses the primary for 5
+					// s.
 					err := lk.WithLock(ctx, name, 30*time.Second, func(_ context.Context, lock *redislock.Lock) error {
 						assert.Equal(t, int32(1), inside.Add(1), "two hold the lock")
 						assert.True(t, fences.write(lock.Fence()))
 						inside.Add(-1)
 						return lock.Err()
 					})
-					// So a release may have no answer in the 5 s that WithLock waits for it. It
-					// goes on in the background.
+					// So a release may have no answer in the 5 s that WithLock
+					// waits for it. It goes on in the background.
 					if ctx.Err() == nil && !isUnansweredRelease(err) {
 						assert.NoError(t, err)
 					}
@@ -652,7 +657,8 @@ func (f *forgetful) Process(ctx context.Context, cmd redis.Cmder) error {
 	return io.EOF
 }
 
-// What an acquisition may have left behind does not wait for the end of a migration.
+// What an acquisition may have left behind does not wait for the end of a
+// migration.
 func (c *shards) undoneWhileHalfMigrated(t *testing.T) {
 	ctx, name := t.Context(), "undone"
 	var m *redistest.Migration
@@ -692,12 +698,13 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	kept, short, both := tag+"kept", tag+"short", tag+"both"
 	old := c.Primary(t, keyOf(kept))
 	holders, other, fresh := c.asleep(t), c.asleep(t), c.locker(t)
-	// A client that begins with a silent node is stuck in go-redis (COMMAND, CLUSTER SLOTS).
+	// A client that begins with a silent node is stuck in go-redis (COMMAND,
+	// CLUSTER SLOTS).
 	_, err := fresh.Inspect(ctx, "warm")
 	require.NoError(t, err)
 
-	// One is held by a process that goes on, one by a process that is gone, and one is
-	// waited for by its own process as well.
+	// One is held by a process that goes on, one by a process that is gone, and
+	// one is waited for by its own process as well.
 	holder := hold(t, holders, kept, 15*time.Second, redislock.WithWatchdog())
 	busy := hold(t, holders, kept+"2", 9*time.Second, redislock.WithWatchdog())
 	hold(t, holders, short, 2*time.Second)
@@ -777,9 +784,9 @@ func (c *shards) losePrimary(t *testing.T, way string, lose, find func(*redistes
 	c.handedOver(t, short, holders, fresh)
 }
 
-// The replica that takes over does not have the lock. So there is another holder while
-// the first still trusts its lease: it is told at its next renewal, and until then a
-// resource that looks at fences is safe.
+// The replica that takes over does not have the lock. So there is another
+// holder while the first still trusts its lease: it is told at its next
+// renewal, and until then a resource that looks at fences is safe.
 func (c *shards) loseUnreplicated(t *testing.T) {
 	const ttl = 15 * time.Second
 	ctx, name := t.Context(), "unreplicated"
@@ -800,8 +807,9 @@ func (c *shards) loseUnreplicated(t *testing.T) {
 	c.handedOver(t, name, a, b)
 }
 
-// While many take turns their primary dies. What it granted last may be unknown to its
-// successor, so that two can hold the lock for once: the fences tell them apart.
+// While many take turns their primary dies. What it granted last may be unknown
+// to its successor, so that two can hold the lock for once: the fences tell
+// them apart.
 func (c *shards) loseUnderLoad(t *testing.T) {
 	const lockers, goroutines, ttl = 3, 4, 3 * time.Second
 	ctx, cancel := context.WithCancel(t.Context())
@@ -865,8 +873,8 @@ func (c *shards) loseUnderLoad(t *testing.T) {
 	c.gone(t, name)
 }
 
-// fenced loses the primary on which first stands, and has b take the lock on the new
-// one.
+// fenced loses the primary on which first stands, and has b take the lock on
+// the new one.
 func fenced(t *testing.T, first *redislock.Lock, b *redislock.Locker, r *resource, lose func()) {
 	t.Helper()
 	ctx := t.Context()
@@ -894,8 +902,8 @@ func fenced(t *testing.T, first *redislock.Lock, b *redislock.Locker, r *resourc
 	require.NoError(t, second.Release(ctx))
 }
 
-// The inbox is that of a node, and stands in the ticket. After the slot has moved the
-// ticket with the old one must not stay beside the new one.
+// The inbox is that of a node, and stands in the ticket. After the slot has
+// moved the ticket with the old one must not stay beside the new one.
 func TestServerClusterWaiterHasOneTicketAfterItsSlotHasMoved(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)

@@ -187,8 +187,8 @@ func TestServerAcquireAbandonedOnASlowNetworkIsUndone(t *testing.T) {
 	r.nothingHeld(t)
 }
 
-// A request can lie in a proxy or in a kernel's buffer for longer than its client
-// cares, and be executed when nobody expects it any more.
+// A request can lie in a proxy or in a kernel's buffer for longer than its
+// client cares, and be executed when nobody expects it any more.
 func TestServerAcquireExecutedAfterItsClientGaveUpIsUndone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -375,8 +375,8 @@ func TestServerReleaseWithAContextThatHasEnded(t *testing.T) {
 	}
 }
 
-// A nil error if and only if the caller has the lock, however the cancel and the
-// grant race.
+// A nil error if and only if the caller has the lock, however the cancel and
+// the grant race.
 func TestServerCancelThatRacesWithTheGrantLeavesNoOrphan(t *testing.T) {
 	t.Parallel()
 	const workers, rounds = 4, 500
@@ -417,8 +417,8 @@ func TestServerCancelThatRacesWithTheGrantLeavesNoOrphan(t *testing.T) {
 	}
 }
 
-// Many requests are cancelled at once, as when a server shuts down its handlers.
-// Redis is healthy, and the pool small.
+// Many requests are cancelled at once, as when a server shuts down its
+// handlers. Redis is healthy, and the pool small.
 func TestServerManyAcquiresAbandonedAtOnceAreUndone(t *testing.T) {
 	t.Parallel()
 	const calls = 2000

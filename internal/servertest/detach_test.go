@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A detached lock stays taken, is adopted by another process, and goes from there to one
-// that waited behind the first handle. Another is left to its lease.
+// A detached lock stays taken, is adopted by another process, and goes from
+// there to one that waited behind the first handle. Another is left to its
+// lease.
 func TestServerDetachedLockGoesOnElsewhere(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, locker func(...redislock.Option) *redislock.Locker, log *journal) {
@@ -31,8 +32,9 @@ func TestServerDetachedLockGoesOnElsewhere(t *testing.T) {
 		resumed, err := there.Resume(ctx, "a", token, time.Minute)
 		require.NoError(t, err)
 		if strings.HasSuffix(t.Name(), "/quorum") {
-			// Of a lock that was acquired elsewhere it is the greatest record of a
-			// majority: a node beyond the first one may have minted a greater one later.
+			// Of a lock that was acquired elsewhere it is the greatest record
+			// of a majority: a node beyond the first one may have minted a
+			// greater one later.
 			require.GreaterOrEqual(t, resumed.Fence(), lock.Fence())
 		} else {
 			require.Equal(t, lock.Fence(), resumed.Fence())

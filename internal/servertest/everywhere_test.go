@@ -7,8 +7,8 @@ import (
 	"github.com/e2e3f2a3/redislock"
 )
 
-// everywhere runs a test in each deployment. locker makes one more Locker, as another
-// process has one, whose warnings go to log.
+// everywhere runs a test in each deployment. locker makes one more Locker, as
+// another process has one, whose warnings go to log.
 func everywhere(t *testing.T, test func(t *testing.T, locker func(...redislock.Option) *redislock.Locker, log *journal)) {
 	t.Run("single", func(t *testing.T) {
 		t.Parallel()

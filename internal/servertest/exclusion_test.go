@@ -135,12 +135,13 @@ func TestServerLocksOfOtherLibrariesAndOursExcludeEachOther(t *testing.T) {
 	})
 }
 
-// hammer has 50 goroutines of three processes and a stranger with SET NX PX work
-// on one lock, until ctx ends, and counts how often each kind held it. What they
-// change is guarded by nothing else.
+// hammer has 50 goroutines of three processes and a stranger with SET NX PX
+// work on one lock, until ctx ends, and counts how often each kind held it.
+// What they change is guarded by nothing else.
 //
-// Those who wait hand the lock over to each other, so that it is never free for one
-// who polls. Hence the lulls, in which they let those finish who have begun.
+// Those who wait hand the lock over to each other, so that it is never free for
+// one who polls. Hence the lulls, in which they let those finish who have
+// begun.
 type hammer struct {
 	lull      sync.RWMutex // held for writing: nobody begins
 	inside    atomic.Int32 // how many are in the critical section
@@ -195,8 +196,8 @@ func (h *hammer) goroutine(ctx context.Context, t *testing.T, lk *redislock.Lock
 	}
 }
 
-// once takes the lock once. Some only try, hold it without a watchdog, and release
-// it by themselves.
+// once takes the lock once. Some only try, hold it without a watchdog, and
+// release it by themselves.
 func (h *hammer) once(ctx context.Context, t *testing.T, lk *redislock.Locker, try bool) {
 	h.lull.RLock()
 	defer h.lull.RUnlock()
@@ -262,8 +263,8 @@ func named(name string) func(*redis.Options) {
 	return func(o *redis.Options) { o.ClientName = name }
 }
 
-// killOne kills some connection, but for the stranger's (whose own retries would
-// be at fault) and the one that it uses itself.
+// killOne kills some connection, but for the stranger's (whose own retries
+// would be at fault) and the one that it uses itself.
 func (r *rig) killOne(t *testing.T) int {
 	ctx := context.Background()
 	var ids []string

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// frozen are waiters for the lock "a" that stand still, while the server sees their
-// connections and subscriptions.
+// frozen are waiters for the lock "a" that stand still, while the server sees
+// their connections and subscriptions.
 type frozen struct {
 	freeze, thaw func()
 	served       func() // returns when one of them has the lock, and has released it
@@ -40,8 +40,8 @@ func stoppedWaiters(t *testing.T, r *rig, n int, ttl time.Duration) frozen {
 	}
 }
 
-// vanishedWaiters are on a machine from which nothing comes any more, and to which
-// nothing goes.
+// vanishedWaiters are on a machine from which nothing comes any more, and to
+// which nothing goes.
 func vanishedWaiters(t *testing.T, r *rig, n int, ttl time.Duration) frozen {
 	relay := redistest.NewRelay(t, r.server.Addr())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -70,8 +70,9 @@ func vanishedWaiters(t *testing.T, r *rig, n int, ttl time.Duration) frozen {
 	}
 }
 
-// However many of those before them in the queue stand still, the others wait for one
-// lease, whatever the poll interval. Those that go on come back to their places.
+// However many of those before them in the queue stand still, the others wait
+// for one lease, whatever the poll interval. Those that go on come back to
+// their places.
 func TestServerFrozenWaitersCostOneLeaseTogether(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -121,8 +122,8 @@ func TestServerFrozenWaitersCostOneLeaseTogether(t *testing.T) {
 	}
 }
 
-// A minimal hold that is over costs those who wait no lease, whoever is frozen before them
-// in the queue.
+// A minimal hold that is over costs those who wait no lease, whoever is frozen
+// before them in the queue.
 func TestServerFrozenWaitersBehindAMinimalHold(t *testing.T) {
 	t.Parallel()
 	const ttl, least = 20 * time.Second, 4 * time.Second
@@ -157,8 +158,9 @@ func TestServerFrozenWaitersBehindAMinimalHold(t *testing.T) {
 	}
 }
 
-// Where nobody is frozen, a lease that ends changes nothing in the order of those who
-// wait, whoever of them finds out first. The same for a key that was deleted.
+// Where nobody is frozen, a lease that ends changes nothing in the order of
+// those who wait, whoever of them finds out first. The same for a key that was
+// deleted.
 func TestServerTheOrderSurvivesALeaseThatEnds(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(*testing.T, *rig, *redislock.Lock){

@@ -29,8 +29,8 @@ func (r *rig) blocked(t testing.TB) int {
 	return 0
 }
 
-// What keeps a lock does not wait behind acquisitions that wait for replicas, however
-// many they are.
+// What keeps a lock does not wait behind acquisitions that wait for replicas,
+// however many they are.
 func TestServerReplicasThatAreSilentCostNoRenewal(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -69,7 +69,8 @@ func TestServerReplicasThatAreSilentCostNoRenewal(t *testing.T) {
 	r.settled(t)
 }
 
-// One WAIT speaks for a whole batch, of which some have the lock and some have not.
+// One WAIT speaks for a whole batch, of which some have the lock and some have
+// not.
 func TestServerReplicasAnswerForABatch(t *testing.T) {
 	t.Parallel()
 	const n = 30

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The lock is released at each moment between the failed try and the time when the
-// waiter stands in the queue and knows it.
+// The lock is released at each moment between the failed try and the time when
+// the waiter stands in the queue and knows it.
 func TestServerReleaseWhileAWaiterSetsUpIsNotMissed(t *testing.T) {
 	t.Parallel()
 	r, open := newRig(t), t // what goes on in the background needs its client for longer than a subtest
@@ -118,8 +118,8 @@ func TestServerContextThatEndsWhileWaitingIsContentionAndLeavesNoTicket(t *testi
 	assert.Empty(t, r.log.about())
 }
 
-// The reply to a release that has handed the lock over is lost: it is repeated, and
-// must neither disturb the new holder nor mint a second fence.
+// The reply to a release that has handed the lock over is lost: it is repeated,
+// and must neither disturb the new holder nor mint a second fence.
 func TestServerReleaseWhoseReplyIsLostHandsOverOnce(t *testing.T) {
 	t.Parallel()
 	r, open := newRig(t), t // what goes on in the background needs its client for longer than a subtest
@@ -219,8 +219,8 @@ func TestServerProcessesTakeTurns(t *testing.T) {
 	r.settled(t)
 }
 
-// Waiters with different leases, watchdogs and metadata get their own, whichever
-// way the lock comes to them.
+// Waiters with different leases, watchdogs and metadata get their own,
+// whichever way the lock comes to them.
 func TestServerWaitersGetWhatTheyAskedFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -322,8 +322,9 @@ func TestServerRestartWhileWaitedOn(t *testing.T) {
 	}
 }
 
-// The cancel of a waiter races with the grant, in every way in which it can get the
-// lock. No key is orphaned, no ticket stays, and the waiter behind it is woken.
+// The cancel of a waiter races with the grant, in every way in which it can get
+// the lock. No key is orphaned, no ticket stays, and the waiter behind it is
+// woken.
 func TestServerCancelThatRacesWithTheHandOverLosesNothing(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -362,8 +363,8 @@ func TestServerCancelThatRacesWithTheHandOverLosesNothing(t *testing.T) {
 	assert.Empty(t, r.log.about())
 }
 
-// raceHandOver has a lock with two waiters released while the first gives up, and
-// tells whether that one got it.
+// raceHandOver has a lock with two waiters released while the first gives up,
+// and tells whether that one got it.
 func (r *rig) raceHandOver(t *testing.T, name string, holders, cancelled, next *redislock.Locker, reach time.Duration) (granted bool) {
 	ctx := context.Background()
 	holder, err := holders.Acquire(ctx, name, time.Minute) // what was abandoned before may be under way to be undone
@@ -425,8 +426,8 @@ func TestServerNobodyWaitsCostsNothing(t *testing.T) {
 	assert.Zero(t, r.queued("a"))
 }
 
-// A lock of another library is waited for among our own waiters, and none of them
-// is forgotten when it is gone.
+// A lock of another library is waited for among our own waiters, and none of
+// them is forgotten when it is gone.
 func TestServerForeignLockBetweenHandOvers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -311,8 +311,8 @@ func TestServerTTLs(t *testing.T) {
 	assert.Greater(t, r.direct.PTTL(ctx, keyOf("extend")).Val(), 23*time.Hour)
 	assert.Greater(t, r.direct.PTTL(ctx, keyOf("resume")).Val(), 59*time.Minute)
 
-	// What the server is asked for, since a lease of 10 ms may be over before it
-	// can be looked at.
+	// What the server is asked for, since a lease of 10 ms may be over before
+	// it can be looked at.
 	const century = 100 * 365 * 24 * time.Hour
 	for ttl, want := range map[time.Duration]int64{
 		time.Second:                    1000,

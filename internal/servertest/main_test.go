@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(os.Exit))
 }
 
-// long skips a test that watches failovers or chaos for longer than somebody who
-// has just changed a line wants to wait. CI always runs them.
+// long skips a test that watches failovers or chaos for longer than somebody
+// who has just changed a line wants to wait. CI always runs them.
 func long(t *testing.T) {
 	t.Helper()
 	if os.Getenv("REDISLOCK_LONG_TESTS") == "" {

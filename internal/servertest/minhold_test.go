@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A release within the minimal hold leaves the name taken, and those that wait, in the same
-// process or others, are served when it is over and not when the lease would have ended.
+// A release within the minimal hold leaves the name taken, and those that wait,
+// in the same process or others, are served when it is over and not when the
+// lease would have ended.
 func TestServerMinimalHold(t *testing.T) {
 	t.Parallel()
 	const least = 3 * time.Second

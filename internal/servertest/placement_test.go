@@ -18,8 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A virtual address leads to the promoted replica. The old primary lives on as a replica,
-// and keeps the subscription. Pushes and turns are back within two poll intervals.
+// A virtual address leads to the promoted replica. The old primary lives on as
+// a replica, and keeps the subscription. Pushes and turns are back within two
+// poll intervals.
 func TestServerSubscriptionOnADemotedPrimaryIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	old, replicas := redistest.StartReplicated(t, 1)
@@ -54,7 +55,8 @@ func TestServerSubscriptionOnADemotedPrimaryIsMadeAnew(t *testing.T) {
 		return r.direct.PubSubNumSub(ctx, inbox).Val()[inbox] == 0
 	}), "and is held there in vain")
 
-	// Turns: under contention with a process that has come later it has its share.
+	// Turns: under contention with a process that has come later it has its
+	// share.
 	var turns [2]atomic.Int64
 	short, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
@@ -75,7 +77,8 @@ func TestServerSubscriptionOnADemotedPrimaryIsMadeAnew(t *testing.T) {
 	assert.Empty(t, r.log.about("polling"))
 }
 
-// elsewhere is a client whose subscriptions lead to another server than its scripts.
+// elsewhere is a client whose subscriptions lead to another server than its
+// scripts.
 type elsewhere struct {
 	*redis.Client
 	to atomic.Pointer[redis.Client]
@@ -188,8 +191,8 @@ func TestServerSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
 	r.nobodyWaits(t)
 }
 
-// A slot that moves takes its names to another node, and the subscription there. Other
-// names on the old node keep theirs, and nobody is warned.
+// A slot that moves takes its names to another node, and the subscription
+// there. Other names on the old node keep theirs, and nobody is warned.
 func TestServerClusterSlotThatMovesLeavesOtherNamesTheirSubscription(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
@@ -239,7 +242,8 @@ func TestServerClusterSlotThatMovesLeavesOtherNamesTheirSubscription(t *testing.
 	assert.Empty(t, log.about())
 }
 
-// subscriberIDs are the connections in a CLIENT LIST that are subscribed to something.
+// subscriberIDs are the connections in a CLIENT LIST that are subscribed to
+// something.
 func subscriberIDs(list string) (ids []string) {
 	for line := range strings.Lines(list) {
 		if !strings.Contains(line, " sub=0 psub=0 ") {

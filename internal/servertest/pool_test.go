@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// occupy fills the pool of a client with commands that block, and returns what frees it.
+// occupy fills the pool of a client with commands that block, and returns what
+// frees it.
 func (r *rig) occupy(t *testing.T, client *redis.Client, connections int) (free func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -36,7 +37,8 @@ func (r *rig) occupy(t *testing.T, client *redis.Client, connections int) (free 
 	}
 }
 
-// A client whose connections are all in use has sent nothing, and the error says so.
+// A client whose connections are all in use has sent nothing, and the error
+// says so.
 func TestServerNoFreeConnectionIsNoSilence(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -97,7 +99,8 @@ func (reading) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-// With a hook that looks at the arguments nobody knows whether they were written.
+// With a hook that looks at the arguments nobody knows whether they were
+// written.
 func TestServerNoFreeConnectionBehindAHook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

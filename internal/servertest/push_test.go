@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tap stands in the subscriptions of a client, and makes faults in them alone. It
-// works on what one Read brings: pushes must come one at a time.
+// tap stands in the subscriptions of a client, and makes faults in them alone.
+// It works on what one Read brings: pushes must come one at a time.
 type tap struct {
 	mu      sync.Mutex
 	drop    bool // messages vanish
@@ -168,7 +168,8 @@ func TestServerPushThatIsLostDelaysAWaiterUntilItsNextQuestion(t *testing.T) {
 	r.settled(t)
 }
 
-// Noticed at once, also if the release falls into the time without a subscription.
+// Noticed at once, also if the release falls into the time without a
+// subscription.
 func TestServerSubscriptionThatIsCutIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -223,8 +224,8 @@ func TestServerSubscriptionThatIsCutIsNoticedAtOnce(t *testing.T) {
 	assert.Empty(t, r.log.about("refuses"))
 }
 
-// A connection that dies without a word is found by its silence, or the waiter asks
-// before that.
+// A connection that dies without a word is found by its silence, or the waiter
+// asks before that.
 func TestServerSubscriptionThatFallsSilentIsFound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -330,9 +331,9 @@ func TestServerGrantThatArrivesLateIsTrustedForTheRestOfItsLease(t *testing.T) {
 	r.settled(t)
 }
 
-// Whoever may publish cannot make a holder of one who waits: what is not a grant,
-// is for somebody else, or is older than what the waiter knows is at most a reason
-// to ask.
+// Whoever may publish cannot make a holder of one who waits: what is not a
+// grant, is for somebody else, or is older than what the waiter knows is at
+// most a reason to ask.
 func TestServerForgedGrantsMakeNoHolder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -367,7 +368,8 @@ func TestServerForgedGrantsMakeNoHolder(t *testing.T) {
 	} {
 		require.Equal(t, int64(1), r.direct.Publish(ctx, inbox, forged).Val())
 	}
-	// The last one is known to be read when a question follows that it has provoked.
+	// The last one is known to be read when a question follows that it has
+	// provoked.
 	asks := r.next(1, r.opOn("acquire", "a"))
 	require.Equal(t, int64(1), r.direct.Publish(ctx, inbox, fmt.Sprintf("%s %d %d", token, now, past)).Val())
 	r.await(t, asks, "question")

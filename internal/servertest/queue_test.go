@@ -32,9 +32,9 @@ func init() {
 	}
 }
 
-// childMain waits for the lock "a" with each of its Lockers. It writes a line for
-// each lock that it gets, and then whether it still believes in it. Each line that
-// it reads has it release one. It ends with its standard input.
+// childMain waits for the lock "a" with each of its Lockers. It writes a line
+// for each lock that it gets, and then whether it still believes in it. Each
+// line that it reads has it release one. It ends with its standard input.
 func childMain(what []string) {
 	n, _ := strconv.Atoi(what[1])
 	ttl, _ := time.ParseDuration(what[2])
@@ -98,8 +98,8 @@ func (c *child) signal(t *testing.T, s syscall.Signal) {
 	require.NoError(t, c.cmd.Process.Signal(s))
 }
 
-// stop returns when the child stands still: kill(2) returns while its threads may
-// still be running on another core.
+// stop returns when the child stands still: kill(2) returns while its threads
+// may still be running on another core.
 func (c *child) stop(t *testing.T) {
 	t.Helper()
 	c.signal(t, syscall.SIGSTOP)
@@ -185,15 +185,16 @@ func TestServerTicketsOfKilledProcessesArePassedOver(t *testing.T) {
 	}
 }
 
-// Those who were killed while one of them held the lock: their lease is waited for,
-// and then the first live one has it.
+// Those who were killed while one of them held the lock: their lease is waited
+// for, and then the first live one has it.
 func TestServerKilledHolderAndKilledHeadsOfTheQueue(t *testing.T) {
 	t.Parallel()
 	const ttl = 700 * time.Millisecond
 	r := newRig(t)
 	holder := hold(t, r.locker(t), "a", time.Minute)
 	c := r.spawn(t, 5, ttl)
-	// It knows only the longer lease of the first holder, and has to ask in between.
+	// It knows only the longer lease of the first holder, and has to ask in
+	// between.
 	wait := r.waiting(t.Context(), t, r.poller(t), "a", time.Minute)
 	require.NoError(t, holder.Release(t.Context()))
 	assert.Contains(t, c.line(t, soon), "held")
@@ -205,8 +206,9 @@ func TestServerKilledHolderAndKilledHeadsOfTheQueue(t *testing.T) {
 	r.served(t, func(testing.TB) (*redislock.Lock, error) { return lock, nil })
 }
 
-// The head of the queue stands still. It is granted the lock, which is lost to the
-// others for its lease, and when it goes on it must not believe that it holds it.
+// The head of the queue stands still. It is granted the lock, which is lost to
+// the others for its lease, and when it goes on it must not believe that it
+// holds it.
 func TestServerHeadThatStandsStillHoldsUpTheOthersForOneLeaseAndHoldsNothing(t *testing.T) {
 	t.Parallel()
 	const ttl = 500 * time.Millisecond
@@ -241,8 +243,8 @@ func TestServerHeadThatStandsStillHoldsUpTheOthersForOneLeaseAndHoldsNothing(t *
 	assert.Greater(t, r.fence(t, "a"), fence)
 }
 
-// requests is what clients have sent so far: scripts, and what the subscriptions
-// need. (INFO counts also what scripts call.)
+// requests is what clients have sent so far: scripts, and what the
+// subscriptions need. (INFO counts also what scripts call.)
 func (r *rig) requests(t testing.TB, commands ...string) (calls int) {
 	t.Helper()
 	stats, err := r.direct.Info(context.Background(), "commandstats").Result()
@@ -260,8 +262,8 @@ func (r *rig) requests(t testing.TB, commands ...string) (calls int) {
 
 var everyCommand = []string{"eval", "evalsha", "subscribe", "unsubscribe", "ping"}
 
-// crowd are goroutines of several processes that wait for one name. They take turns
-// as soon as they are let loose, until it is enough.
+// crowd are goroutines of several processes that wait for one name. They take
+// turns as soon as they are let loose, until it is enough.
 type crowd struct {
 	lockers []*redislock.Locker
 	counts  [][]int // by Locker and goroutine; guarded by the lock
@@ -330,8 +332,8 @@ func TestServerThousandWaitersCostNothingButTheirTurns(t *testing.T) {
 	time.Sleep(seconds * time.Second) // what is measured
 	idle := r.requests(t, everyCommand...) - before
 	t.Logf("waiting: %d requests in %d s", idle, seconds)
-	// Five questions of each head, one less or more for jitter, and pings. In the long run
-	// there is one for each poll interval.
+	// Five questions of each head, one less or more for jitter, and pings. In
+	// the long run there is one for each poll interval.
 	assert.LessOrEqual(t, idle, (6+seconds)*processes)
 
 	before = r.requests(t, "eval", "evalsha")
@@ -344,8 +346,8 @@ func TestServerThousandWaitersCostNothingButTheirTurns(t *testing.T) {
 	assert.Empty(t, r.log.about())
 }
 
-// Everybody takes turns, and where those of one process follow each other, one turn
-// costs one request.
+// Everybody takes turns, and where those of one process follow each other, one
+// turn costs one request.
 func TestServerTurnsAreFairAndCostOneRequest(t *testing.T) {
 	for _, shape := range []struct {
 		processes, goroutines int
@@ -387,7 +389,8 @@ func TestServerTurnsAreFairAndCostOneRequest(t *testing.T) {
 					least, most = min(least, n), max(most, n)
 				}
 				if shape.requests < 2 { // else it depends on who is quick
-					// One that is slow to come back changes the order, hence not one or two.
+					// One that is slow to come back changes the order, hence
+					// not one or two.
 					assert.LessOrEqual(t, float64(most-least), max(4, 0.02*float64(most)), "%s: %d to %d", who, least, most)
 				}
 			}
@@ -420,7 +423,8 @@ func TestServerWithoutContentionALockCostsTwoRequests(t *testing.T) {
 	assert.Equal(t, 2*rounds, r.requests(t, everyCommand...)-before)
 }
 
-// One who waits for many names asks about each once in a poll interval, in the long run.
+// One who waits for many names asks about each once in a poll interval, in the
+// long run.
 func TestServerWaitersForManyNamesAskOncePerPollInterval(t *testing.T) {
 	t.Parallel()
 	const names, interval, intervals = 200, 500 * time.Millisecond, 4

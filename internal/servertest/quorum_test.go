@@ -93,7 +93,8 @@ func (q *quorumRig) settled(t testing.TB) {
 	q.nodes[0].quiet(t, undoBound)
 }
 
-// Faults 40 and 1: three nodes, each in each of these states, all combinations at once.
+// Faults 40 and 1: three nodes, each in each of these states, all combinations
+// at once.
 func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 	t.Parallel()
 	const majority, timeout = 2, 300 * time.Millisecond
@@ -126,8 +127,9 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 			return 3 - len(slices.DeleteFunc(slices.Clone(now), func(s string) bool { return s == state }))
 		}
 		limit <- struct{}{}
-		// One for each name: what shares a round trip shares its fate, and a node that was
-		// silent for one name is not asked about another for a while.
+		// One for each name: what shares a round trip shares its fate, and a
+		// node that was silent for one name is not asked about another for a
+		// while.
 		lk := q.lockerWith(t, q.clients(t), redislock.WithNodeTimeout(timeout))
 		wg.Go(func() {
 			defer func() { <-limit }()
@@ -144,7 +146,7 @@ func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
 			case count("taken") >= majority:
 				assert.ErrorIs(t, err, redislock.ErrNotAcquired, name)
 			default:
-				assert.ErrorContains(t, err, "no quorum of 2 of 3 nodes", name)
+				assert.ErrorContains(t, err, "no quorum (2 of 3 needed)", name)
 				assert.NotErrorIs(t, err, redislock.ErrNotAcquired, name)
 			}
 			clean := func() bool {
@@ -212,7 +214,8 @@ func TestServerQuorumWithoutAMajorityFailsAndSaysWhy(t *testing.T) {
 		var err error
 		assert.Less(t, timed(func() { _, err = lk.TryAcquire(t.Context(), "a", time.Minute) }), 300*time.Millisecond)
 		require.NotErrorIs(t, err, redislock.ErrNotAcquired)
-		// Where no connection can be set up in time the error says that nothing was sent.
+		// Where no connection can be set up in time the error says that nothing
+		// was sent.
 		require.Regexp(t, `node 1 \(`+q.nodes[0].relay.Addr()+`\): (no reply from Redis|nothing was sent to Redis) within`, err.Error())
 		require.ErrorContains(t, err, fmt.Sprintf("node 3 (%s)", q.nodes[2].relay.Addr()))
 		require.NotContains(t, err.Error(), "; node 2")
@@ -299,8 +302,8 @@ func TestServerQuorumScriptsAreFlushed(t *testing.T) {
 
 // --- fences ----------------------------------------------------------------------
 
-// The majorities {0, 1, 2} and {2, 3, 4} have one node in common. Node 0 has a record an
-// hour ahead, as if its clock had been.
+// The majorities {0, 1, 2} and {2, 3, 4} have one node in common. Node 0 has a
+// record an hour ahead, as if its clock had been.
 func TestServerQuorumFencesGrowAlthoughMajoritiesDiffer(t *testing.T) {
 	t.Parallel()
 	q := newQuorumRig(t, 5)
@@ -458,8 +461,9 @@ func TestServerQuorumReleaseOfNodesThatAreSlowLeavesNothing(t *testing.T) {
 
 // --- exclusion ----------------------------------------------------------------------
 
-// Several processes work on one lock while one node after the other is paused, killed
-// and cut off. Their data survive: a node that forgets a lock can give it away again.
+// Several processes work on one lock while one node after the other is paused,
+// killed and cut off. Their data survive: a node that forgets a lock can give
+// it away again.
 func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -477,7 +481,8 @@ func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
 					wg.Go(func() { h.quorumGoroutine(ctx, t, lk, i%4 == 0) })
 				}
 			}
-			// For 5 s, and on a busy machine until it has done enough to tell something.
+			// For 5 s, and on a busy machine until it has done enough to tell
+			// something.
 			for began := time.Now(); ctx.Err() == nil && (time.Since(began) < 5*time.Second || h.counted.Load() <= 20); {
 				q.strike(ctx, down)
 			}
@@ -492,8 +497,8 @@ func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
 	}
 }
 
-// quorumGoroutine takes the lock again and again. An outage that a caller meets is no
-// failure of the test: the pools may be full of dead connections.
+// quorumGoroutine takes the lock again and again. An outage that a caller meets
+// is no failure of the test: the pools may be full of dead connections.
 func (h *hammer) quorumGoroutine(ctx context.Context, t *testing.T, lk *redislock.Locker, try bool) {
 	for ctx.Err() == nil {
 		if !try {
@@ -519,8 +524,9 @@ func (h *hammer) quorumGoroutine(ctx context.Context, t *testing.T, lk *redisloc
 	}
 }
 
-// resolute are client options with which a node is used again as soon as it is back: a
-// pool that has failed to dial as often as it may have connections tries once a second.
+// resolute are client options with which a node is used again as soon as it is
+// back: a pool that has failed to dial as often as it may have connections
+// tries once a second.
 func resolute(o *redis.Options) { o.PoolSize, o.DialerRetries = 1000, 1 }
 
 // strike makes some nodes fail for a while, each in one of several ways.
@@ -564,7 +570,7 @@ func TestServerNewQuorumRefusesTheSameServerTwice(t *testing.T) {
 	q := newQuorumRig(t, 2)
 	a, b := q.nodes[0], q.nodes[1]
 	_, err := redislock.NewQuorum([]redislock.Client{a.direct, b.direct, a.relay.Client(t)})
-	require.ErrorContains(t, err, "it is the same server as node ")
+	require.ErrorContains(t, err, "same server as node ")
 
 	a.disconnect() // then it is not known yet
 	lk, err := redislock.NewQuorum([]redislock.Client{a.direct, b.direct, a.relay.Client(t)}, patientNodes)
@@ -575,7 +581,7 @@ func TestServerNewQuorumRefusesTheSameServerTwice(t *testing.T) {
 	b.server.Kill()
 	_, err = lk.TryAcquire(t.Context(), "a", time.Minute)
 	require.NotErrorIs(t, err, redislock.ErrNotAcquired)
-	require.ErrorContains(t, err, "it is the same server as node 1", "one server is no majority of three")
+	require.ErrorContains(t, err, "same server as node 1", "one server is no majority of three")
 	b.server.Restart()
 	q.settled(t)
 }

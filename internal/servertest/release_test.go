@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What one holder sends is held up, and it does not wait for the answer. Its handle must
-// not be trusted beside the next holder's.
+// What one holder sends is held up, and it does not wait for the answer. Its
+// handle must not be trusted beside the next holder's.
 func TestServerReleaseThatIsExecutedLateEndsTheHandle(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -55,8 +55,8 @@ func TestServerReleaseThatIsExecutedLateEndsTheHandle(t *testing.T) {
 	}
 }
 
-// Under a ctx that never ends WithLock waits for its release for a limited time, and the
-// release goes on.
+// Under a ctx that never ends WithLock waits for its release for a limited
+// time, and the release goes on.
 func TestServerWithLockReturnsFromASilentRedisUnderAnEndlessContext(t *testing.T) {
 	t.Parallel()
 	for kind, c := range map[string]struct {

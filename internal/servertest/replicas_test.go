@@ -32,8 +32,8 @@ func (r *rig) acknowledged(t testing.TB, n int, timeout time.Duration, opts ...f
 	return r.lockerWith(r.relay.Client(t, opts...), redislock.WithReplicas(n, timeout), redislock.WithPollInterval(time.Hour))
 }
 
-// notReplicated checks that an acquisition failed for want of replicas, and has left
-// nothing.
+// notReplicated checks that an acquisition failed for want of replicas, and has
+// left nothing.
 func (r *rig) notReplicated(t testing.TB, name string, err error, text string) {
 	t.Helper()
 	value := r.value(t, name)
@@ -280,8 +280,9 @@ func (r *rig) acknowledges(t testing.TB, lk *redislock.Locker) {
 	}, soon, tick)
 }
 
-// A request whose reply is late says that too few replicas have the lock, after a later
-// one has said that enough have. The lock is held, and must not be given back.
+// A request whose reply is late says that too few replicas have the lock, after
+// a later one has said that enough have. The lock is held, and must not be
+// given back.
 func TestServerLateWordOfMissingReplicasIsIgnored(t *testing.T) {
 	t.Parallel()
 	r := newFollowed(t, 1)
@@ -305,7 +306,8 @@ func TestServerLateWordOfMissingReplicasIsIgnored(t *testing.T) {
 	r.settled(t)
 }
 
-// What a replica has acknowledged it has when it takes over: on Sentinel and Cluster.
+// What a replica has acknowledged it has when it takes over: on Sentinel and
+// Cluster.
 func TestServerAcknowledgedLockOutlivesItsPrimary(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -316,7 +318,8 @@ func TestServerAcknowledgedLockOutlivesItsPrimary(t *testing.T) {
 		lk, other := c.locker(t, acknowledged), c.locker(t, acknowledged)
 		old := c.Primary(t, keyOf(name))
 
-		// Only what is acknowledged is asked here, and it is handed over by push.
+		// Only what is acknowledged is asked here, and it is handed over by
+		// push.
 		plain := hold(t, c.locker(t), name, time.Minute)
 		wait := c.waiting(ctx, t, other, name, time.Minute)
 		require.NoError(t, plain.Release(ctx))
@@ -380,7 +383,8 @@ func (s *switched) Subscribe(ctx context.Context, channels ...string) *redis.Pub
 	return s.to.Load().Subscribe(ctx, channels...)
 }
 
-// A replica that does not have the lock yet does not decide that it is not held.
+// A replica that does not have the lock yet does not decide that it is not
+// held.
 func TestServerReplicaDecidesNothing(t *testing.T) {
 	t.Parallel()
 	r := newFollowed(t, 1)

@@ -25,8 +25,8 @@ var retries = map[string]func(*redis.Options){
 	"client without retries": noRetries,
 }
 
-// acquirers are the ways to acquire a lock. Each runs use while it holds it, and
-// releases it.
+// acquirers are the ways to acquire a lock. Each runs use while it holds it,
+// and releases it.
 var acquirers = map[string]func(ctx context.Context, lk *redislock.Locker, name string, use func(*redislock.Lock)) error{
 	"Acquire": func(ctx context.Context, lk *redislock.Locker, name string, use func(*redislock.Lock)) error {
 		lock, err := lk.Acquire(ctx, name, time.Minute)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// For a while no connection can be set up, as when a password is rotated: those who
-// hold and those who wait ride it out, and a first request fails at once.
+// For a while no connection can be set up, as when a password is rotated: those
+// who hold and those who wait ride it out, and a first request fails at once.
 func TestServerConnectionsThatCannotBeSetUpForAWhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

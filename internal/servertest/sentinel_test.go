@@ -32,15 +32,16 @@ func (d *watched) asleep(t testing.TB) *redislock.Locker {
 	return d.locker(t, redislock.WithPollInterval(time.Hour))
 }
 
-// waiting starts an Acquire, and returns once its ticket stands in the queue of the
-// present primary.
+// waiting starts an Acquire, and returns once its ticket stands in the queue of
+// the present primary.
 func (d *watched) waiting(ctx context.Context, t testing.TB, lk *redislock.Locker, name string, ttl time.Duration) func(testing.TB) (*redislock.Lock, error) {
 	t.Helper()
 	direct := d.Primary(t).Client(t)
 	queued := func() int64 { return direct.ZCard(context.Background(), queueOf(name)).Val() }
 	before := queued()
 	wait := started(func() (*redislock.Lock, error) { return lk.Acquire(ctx, name, ttl) })
-	// Longer than usual: the inbox may still be waiting for the answer of a lost server.
+	// Longer than usual: the inbox may still be waiting for the answer of a
+	// lost server.
 	require.Eventually(t, func() bool { return queued() > before }, 4*soon, tick, "no ticket in the queue for %q", name)
 	return wait
 }
@@ -156,7 +157,8 @@ func (d *watched) losePrimary(t *testing.T, name string, lose, find func(*redist
 	assert.Empty(t, d.log.about("lock lost", name+`"`))
 }
 
-// The replicas stop to follow before the lock is acquired, and one of them takes over.
+// The replicas stop to follow before the lock is acquired, and one of them
+// takes over.
 func (d *watched) loseUnreplicated(t *testing.T) {
 	const name = "unreplicated"
 	ctx, a, b := t.Context(), d.locker(t), d.locker(t)

@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A storm is many goroutines of several Lockers that use everything there is on a few
-// names, at random, while something disturbs the deployment. After each grant it is
-// checked that no other handle of the name is alive, and that the fence is greater than
-// all before. At the end nothing may be left.
+// A storm is many goroutines of several Lockers that use everything there is on
+// a few names, at random, while something disturbs the deployment. After each
+// grant it is checked that no other handle of the name is alive, and that the
+// fence is greater than all before. At the end nothing may be left.
 type storm struct {
 	t       *testing.T
 	lockers []*redislock.Locker
@@ -61,7 +61,8 @@ func (s *storm) rage(d time.Duration, goroutines int, disturb func(ctx context.C
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 
-// once takes a lock, does something with it, and lets it go in one way or another.
+// once takes a lock, does something with it, and lets it go in one way or
+// another.
 func (s *storm) once(ctx context.Context, r *rand.Rand, lk *redislock.Locker) {
 	name := s.names[r.IntN(len(s.names))]
 	ttl := stormTTL/4 + upTo(r, stormTTL*3/4)
@@ -159,7 +160,8 @@ func (s *storm) work(ctx context.Context, r *rand.Rand, lk *redislock.Locker, lo
 	}
 }
 
-// enter checks that nobody else is inside: neither lock has ended after that was seen.
+// enter checks that nobody else is inside: neither lock has ended after that
+// was seen.
 func (s *storm) enter(lock *redislock.Lock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,8 +179,9 @@ func (s *storm) enter(lock *redislock.Lock) {
 	s.alive[name] = append(s.alive[name], lock)
 }
 
-// enterAgain is enter for a lock that goes on in another handle. On a quorum its fence may
-// be greater than that of the first one: it is not known there, see quorum_vote.go.
+// enterAgain is enter for a lock that goes on in another handle. On a quorum
+// its fence may be greater than that of the first one: it is not known there,
+// see quorum_vote.go.
 func (s *storm) enterAgain(lock *redislock.Lock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,8 +221,8 @@ func (s *storm) harmless(err error) {
 	}
 }
 
-// over waits until nothing of the storm is left: value and tickets read what stands in
-// Redis for a name.
+// over waits until nothing of the storm is left: value and tickets read what
+// stands in Redis for a name.
 func (s *storm) over(value func(name string) string, tickets func(name string) int64) {
 	s.t.Helper()
 	for _, name := range s.names {

@@ -26,7 +26,8 @@ import (
 const (
 	// soon bounds events that have no bound of their own in the contract.
 	soon = 5 * time.Second
-	// undoBound is how long Acquire's documentation gives a late request to be undone.
+	// undoBound is how long Acquire's documentation gives a late request to be
+	// undone.
 	undoBound = 15 * time.Second
 	// tick is how often a condition is looked at that makes no event.
 	tick = 2 * time.Millisecond
@@ -306,8 +307,9 @@ func (r *rig) nothingHeld(t testing.TB) {
 	}
 }
 
-// quiet waits until no goroutine of the package runs on behalf of this rig, but for
-// one that listens for grants, which stays a little longer: see nobodyWaits.
+// quiet waits until no goroutine of the package runs on behalf of this rig, but
+// for one that listens for grants, which stays a little longer: see
+// nobodyWaits.
 func (r *rig) quiet(t testing.TB, within time.Duration) {
 	t.Helper()
 	var left []string
@@ -319,7 +321,8 @@ func (r *rig) quiet(t testing.TB, within time.Duration) {
 
 var ofThePackage = regexp.MustCompile(`e2e3f2a3/redislock(/internal/(lease|line|poll|wire))?\.`)
 
-// goroutines are the stacks of this rig's goroutines that run code of the package.
+// goroutines are the stacks of this rig's goroutines that run code of the
+// package.
 func (r *rig) goroutines() (stacks []string) {
 	var profile bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1)
@@ -378,10 +381,10 @@ next:
 	return lines
 }
 
-// late is by how much call returned later than 50 ms after the end of ctx, which
-// is what the contract allows. The 50 ms are those of a timer that starts when
-// another goroutine hears of the end, so that a machine that is late itself makes
-// no difference.
+// late is by how much call returned later than 50 ms after the end of ctx,
+// which is what the contract allows. The 50 ms are those of a timer that starts
+// when another goroutine hears of the end, so that a machine that is late
+// itself makes no difference.
 func late(ctx context.Context, call func()) time.Duration {
 	due := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() {
@@ -450,8 +453,9 @@ func started[T any](call func() (T, error)) func(testing.TB) (T, error) {
 	}
 }
 
-// noticed is a ctx that tells when it is first waited for. A goroutine that waits
-// behind another one, or behind a lock of its own Locker, makes no other event.
+// noticed is a ctx that tells when it is first waited for. A goroutine that
+// waits behind another one, or behind a lock of its own Locker, makes no other
+// event.
 type noticed struct {
 	context.Context
 	once    sync.Once
@@ -472,8 +476,8 @@ func (r *rig) inLine(ctx context.Context, t testing.TB, lk *redislock.Locker, na
 	return wait
 }
 
-// asleep is a Locker that asks seldom unless it has a reason: after as long again as it
-// has waited.
+// asleep is a Locker that asks seldom unless it has a reason: after as long
+// again as it has waited.
 func (r *rig) asleep(t testing.TB, opts ...func(*redis.Options)) *redislock.Locker {
 	return r.lockerWith(r.relay.Client(t, opts...), redislock.WithPollInterval(time.Hour))
 }
@@ -492,7 +496,8 @@ func (r *rig) served(t testing.TB, wait func(testing.TB) (*redislock.Lock, error
 	return lock
 }
 
-// settled waits until nothing of those who waited stands in Redis, or is under way.
+// settled waits until nothing of those who waited stands in Redis, or is under
+// way.
 func (r *rig) settled(t testing.TB) {
 	t.Helper()
 	r.nothingHeld(t)
@@ -501,8 +506,8 @@ func (r *rig) settled(t testing.TB) {
 	require.Eventually(t, func() bool { return len(queues()) == 0 }, soon, tick, "tickets are left in %v", queues())
 }
 
-// nobodyWaits waits until no trace of those who waited is left: also no channel, and
-// no connection and goroutine that listens for grants.
+// nobodyWaits waits until no trace of those who waited is left: also no
+// channel, and no connection and goroutine that listens for grants.
 func (r *rig) nobodyWaits(t testing.TB) {
 	t.Helper()
 	r.settled(t)

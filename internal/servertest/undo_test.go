@@ -31,8 +31,9 @@ func holdAll(t *testing.T, lk *redislock.Locker, n int) []*redislock.Lock {
 	return locks
 }
 
-// waitForAll has a goroutine wait for each of n names, and returns once all have tickets.
-// They come in groups: the first question of too many would be late.
+// waitForAll has a goroutine wait for each of n names, and returns once all
+// have tickets. They come in groups: the first question of too many would be
+// late.
 func waitForAll(ctx context.Context, t *testing.T, lk *redislock.Locker, n int, tickets func() int) (returned *sync.WaitGroup, locks []*redislock.Lock) {
 	t.Helper()
 	returned, locks = &sync.WaitGroup{}, make([]*redislock.Lock, n)
@@ -79,8 +80,8 @@ func countOf(t *testing.T, count func() int, n int, within time.Duration) {
 	}
 }
 
-// 300 calls a second with a deadline of 30 ms, over 50 ms: none of them has a lock, and
-// each is granted one.
+// 300 calls a second with a deadline of 30 ms, over 50 ms: none of them has a
+// lock, and each is granted one.
 func TestServerNoLockStaysOfCallsThatTimeOut(t *testing.T) {
 	t.Parallel()
 	for _, timeouts := range []bool{false, true} {
@@ -111,7 +112,8 @@ func TestServerNoLockStaysOfCallsThatTimeOut(t *testing.T) {
 	}
 }
 
-// 10,000 waiters on as many names, 30 ms away, leave at once; then the holders release.
+// 10,000 waiters on as many names, 30 ms away, leave at once; then the holders
+// release.
 func TestServerNoTicketStaysOfWaitersThatLeave(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -133,8 +135,8 @@ func TestServerNoTicketStaysOfWaitersThatLeave(t *testing.T) {
 	r.quiet(t, undoBound)
 }
 
-// Holders release while the waiters leave: grants that come for tokens whose waiters have
-// gone are given back.
+// Holders release while the waiters leave: grants that come for tokens whose
+// waiters have gone are given back.
 func TestServerGrantsToWaitersThatLeaveAreGivenBack(t *testing.T) {
 	t.Parallel()
 	const names = 2000

@@ -22,8 +22,9 @@ const (
 	wakeUp       = 200 * time.Millisecond // what the contract gives a waiter beyond its due time
 )
 
-// waiting starts an Acquire, and returns once its ticket stands in the queue. No
-// other goroutine of lk may wait for that name, and none of its locks may hold it.
+// waiting starts an Acquire, and returns once its ticket stands in the queue.
+// No other goroutine of lk may wait for that name, and none of its locks may
+// hold it.
 func (r *rig) waiting(ctx context.Context, t *testing.T, lk *redislock.Locker, name string, ttl time.Duration, opts ...redislock.AcquireOption) func(testing.TB) (*redislock.Lock, error) {
 	t.Helper()
 	before := r.queued(name)
@@ -32,9 +33,9 @@ func (r *rig) waiting(ctx context.Context, t *testing.T, lk *redislock.Locker, n
 	return wait
 }
 
-// restsFor returns when one who has waited for a name since joined has just asked, and
-// does not ask again for d unless it has a reason: the pause is as long again as it has
-// waited, or an eighth less.
+// restsFor returns when one who has waited for a name since joined has just
+// asked, and does not ask again for d unless it has a reason: the pause is as
+// long again as it has waited, or an eighth less.
 func (r *rig) restsFor(t testing.TB, name string, joined time.Time, d time.Duration) {
 	t.Helper()
 	for time.Since(joined)*7/8 < d {
@@ -42,11 +43,12 @@ func (r *rig) restsFor(t testing.TB, name string, joined time.Time, d time.Durat
 	}
 }
 
-// polling starts an Acquire that cannot subscribe, and returns once it has asked
-// more often than one would that can.
+// polling starts an Acquire that cannot subscribe, and returns once it has
+// asked more often than one would that can.
 func (r *rig) polling(ctx context.Context, t *testing.T, lk *redislock.Locker, name string, ttl time.Duration) func(testing.TB) (*redislock.Lock, error) {
 	t.Helper()
-	// A server that was restarted is asked with EVAL again: that is no question of its own.
+	// A server that was restarted is asked with EVAL again: that is no question
+	// of its own.
 	asked := r.next(4, redistest.And(redistest.Command("evalsha"), r.opOn("acquire", name)))
 	wait := started(func() (*redislock.Lock, error) { return lk.Acquire(ctx, name, ttl) })
 	r.await(t, asked, "waiter that polls")
@@ -275,7 +277,8 @@ func TestServerContextThatEndsDuringAnOutageIsNotContention(t *testing.T) {
 	r.quiet(t, undoBound+soon)
 }
 
-// What a waiter asked while the server stood still may be granted when it goes on.
+// What a waiter asked while the server stood still may be granted when it goes
+// on.
 func TestServerWaiterThatLeftDuringAnOutageLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -42,9 +42,9 @@ func Pause(ctx context.Context, d time.Duration) bool {
 }
 
 // Repeat calls try up to Tries times, with pauses between, and returns its last
-// error. It ends when there is none, when the failure does not pass, when try says
-// that it is enough, and in a pause when ctx ends. alone says that the request of
-// this try is to share no round trip (see MaybeAnothers).
+// error. It ends when there is none, when the failure does not pass, when try
+// says that it is enough, and in a pause when ctx ends. alone says that the
+// request of this try is to share no round trip (see MaybeAnothers).
 //
 // try is always called once, whatever ctx is.
 func Repeat(ctx context.Context, try func(alone bool) (enough bool, err error)) (err error) {

@@ -8,7 +8,7 @@ import (
 
 // Call is one request on its way to Redis.
 type Call struct {
-	ctx     context.Context // of the caller, who may leave before the call is done
+	ctx     context.Context // of the caller, which may leave before the call is done
 	alone   [1]*Call        // the call, as a batch by itself
 	Request Request
 	Sent    time.Time // before anything was written: leases are counted from here
@@ -39,7 +39,7 @@ var closed = func() <-chan struct{} {
 // nobodyElse stands in the place of the watchers of a call that is done.
 var nobodyElse watcher
 
-// NewCall makes a call that is done by the one who asks.
+// NewCall makes a call that its caller finishes.
 func NewCall(ctx context.Context, r Request) *Call {
 	c := &Call{ctx: ctx, Request: r, Sent: time.Now(), Done: closed}
 	c.alone[0] = c
@@ -55,8 +55,8 @@ func (c *Call) WillFinish() {
 	c.Done = c.finished
 }
 
-// Finish ends the call, unless it has ended: a reply that comes after a call was given
-// up is lost.
+// Finish ends the call, unless it has ended: a reply that comes after a call
+// was given up is lost.
 func (c *Call) Finish(reply string, err error) {
 	if !c.over.CompareAndSwap(false, true) {
 		return
@@ -71,8 +71,8 @@ func (c *Call) Finish(reply string, err error) {
 	}
 }
 
-// WhenDone has f called once the call is done: at once if it is. f must not block. It
-// takes the place of a goroutine that waits.
+// WhenDone has f called once the call is done: at once if it is. f must not
+// block. It takes the place of a goroutine that waits.
 func (c *Call) WhenDone(f func()) {
 	if c.finished == nil {
 		f()
@@ -117,7 +117,8 @@ func (c *Call) HasReply() bool { return !c.UnderWay() && !MaybeExecuted(c.Err) }
 // Finished tells whether Finish was called.
 func (c *Call) Finished() bool { return c.over.Load() }
 
-// TimedOut is the error of a call whose time was over, with what is known of why.
+// TimedOut is the error of a call whose time was over, with what is known of
+// why.
 func (c *Call) TimedOut(limit time.Duration, e Engine) error {
 	progress := c.Request.progress.Load()
 	return noReply(limit, progress, progress != mayBeWritten && !c.UnderWay(), e.Shortage(c.Request.Key()))

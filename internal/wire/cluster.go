@@ -9,11 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// cluster is the engine for a Redis Cluster. Routing and redirects are the client's
-// matter. What is added: each node has a group commit of its own, so that a slow node
-// holds up nobody else, and a subscription of its own, since PUBSUB NUMSUB counts the
-// subscribers of one node only; and after a failure the client is told to look at the
-// topology, without which it follows a dead primary only once a minute.
+// cluster is the engine for a Redis Cluster. Routing and redirects are the
+// client's matter. What is added: each node has a group commit of its own, so
+// that a slow node holds up nobody else, and a subscription of its own, since
+// PUBSUB NUMSUB counts the subscribers of one node only; and after a failure
+// the client is told to look at the topology, without which it follows a dead
+// primary only once a minute.
 //
 // All keys of a request stand in one slot, hence on one node.
 type cluster struct {
@@ -43,16 +44,16 @@ func newCluster(client Client, of Topology, replicas *acknowledgement, reports L
 // Start makes the request of the node on which its first key stands.
 func (c *cluster) Start(ctx context.Context, r Request) *Call { return c.node(r).Start(ctx, r) }
 
-// Do starts the request all the same: whoever waits in the round trip itself could not
-// be told that the slot has got another primary.
+// Do starts the request all the same: whoever waits in the round trip itself
+// could not be told that the slot has got another primary.
 func (c *cluster) Do(ctx context.Context, r Request) *Call {
 	call := c.Start(ctx, r)
 	<-call.Done
 	return call
 }
 
-// node is the group commit for the node that a request is about. If its slot has
-// moved, the client follows the redirect all the same.
+// node is the group commit for the node that a request is about. If its slot
+// has moved, the client follows the redirect all the same.
 func (c *cluster) node(r Request) *pipeline {
 	return c.group(group{c.place(r.Key()), c.replicas != nil && r.Acknowledged != nil})
 }
@@ -83,8 +84,8 @@ func (c *cluster) place(key string) string {
 	return addr
 }
 
-// Home is the primary of a key's slot, as far as the client knows. It is asked by timers
-// and under locks, so a panic is none.
+// Home is the primary of a key's slot, as far as the client knows. It is asked
+// by timers and under locks, so a panic is none.
 func (c *cluster) Home(key string) (addr string, on Subscriber) {
 	if !c.known.Load() {
 		return "", nil
@@ -105,8 +106,8 @@ func (c *cluster) after(failure error) {
 	}
 }
 
-// Suspect has the client load the topology anew, in the background. It does so at
-// most five times a second.
+// Suspect has the client load the topology anew, in the background. It does so
+// at most five times a second.
 func (c *cluster) Suspect() {
 	Catch(func() { c.of.ReloadState(context.Background()) }, func(err *StrayError) { err.Log(c.reports) })
 }
@@ -118,21 +119,23 @@ func (c *cluster) Shortage(key string) string {
 }
 
 const (
-	// silence is how long a node may take over a round trip until the topology is
-	// looked at, and again after each silencePause.
+	// silence is how long a node may take over a round trip until the topology
+	// is looked at, and again after each silencePause.
 	silence      = time.Second
 	silencePause = 300 * time.Millisecond
-	// reloadsAtOnce bounds how many looks at the topology are under way. Each asks a node
-	// at random, and one that asks the silent node takes as long as the client's
-	// time-outs: of six nodes, five seconds and a look every silencePause that is three.
+	// reloadsAtOnce bounds how many looks at the topology are under way. Each
+	// asks a node at random, and one that asks the silent node takes as long as
+	// the client's time-outs: of six nodes, five seconds and a look every
+	// silencePause that is three.
 	reloadsAtOnce = 10
 )
 
-// attend looks after a round trip to a node that may have fallen silent. A connection
-// to a machine that is gone, or stands still, gives no error until the client's
-// time-out, long after the cluster has replaced it. So when the slot of a call has got
-// another primary the call is given up, and can be made anew there. The one given up may
-// yet follow a redirect to the new primary, should the old one wake up (see MaybeLate).
+// attend looks after a round trip to a node that may have fallen silent. A
+// connection to a machine that is gone, or stands still, gives no error until
+// the client's time-out, long after the cluster has replaced it. So when the
+// slot of a call has got another primary the call is given up, and can be made
+// anew there. The one given up may yet follow a redirect to the new primary,
+// should the old one wake up (see MaybeLate).
 func (c *cluster) attend(addr string, batch []*Call) (stop func()) {
 	t := &attendance{cluster: c, addr: addr, batch: batch}
 	t.mu.Lock()
@@ -172,8 +175,8 @@ func (t *attendance) probe() {
 	t.timer.Reset(silencePause)
 }
 
-// reload looks at the topology while a node is silent, so that one look may be stuck
-// there.
+// reload looks at the topology while a node is silent, so that one look may be
+// stuck there.
 func (c *cluster) reload() {
 	if !c.mayReload() {
 		return
@@ -186,8 +189,8 @@ func (c *cluster) reload() {
 	Catch(c.reloadNow, func(err *StrayError) { err.Log(c.reports) })
 }
 
-// reloadNow loads the topology. Unlike Suspect it does so at once: ForEachMaster begins with
-// that.
+// reloadNow loads the topology. Unlike Suspect it does so at once:
+// ForEachMaster begins with that.
 func (c *cluster) reloadNow() {
 	err := c.of.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
 	if err == nil {

@@ -33,8 +33,8 @@ func (conn Conn) ask(ctx context.Context, r Request) (*Call, string, error) {
 // ErrLeft says that nobody waits for a reply any more, see AskUnless.
 var ErrLeft error = &failure{text: "the reply was not waited for", executed: true, transient: true, outage: true}
 
-// AskUnless is Ask, but leaves the request to the background, with ErrLeft, as soon as
-// enough says so. It is called after each value of wake.
+// AskUnless is Ask, but leaves the request to the background, with ErrLeft, as
+// soon as enough says so. It is called after each value of wake.
 func (conn Conn) AskUnless(ctx context.Context, r Request, wake <-chan struct{}, enough func() bool) (*Call, string, error) {
 	bounded, cancel := context.WithTimeout(ctx, r.Limit)
 	defer cancel() // also frees a command that still waits for a connection
@@ -55,8 +55,8 @@ func (conn Conn) AskUnless(ctx context.Context, r Request, wake <-chan struct{},
 	return c, reply, err
 }
 
-// result is what a call came to for one who waited until it was done or bounded
-// ended. A reply counts, also if ctx ended meanwhile.
+// result is the outcome of a call for a caller that waited until it was done or
+// bounded ended. A reply counts, also if ctx ended meanwhile.
 func (conn Conn) result(ctx, bounded context.Context, c *Call) (string, error) {
 	select {
 	case <-c.Done:
@@ -91,9 +91,9 @@ func (conn Conn) Persist(ctx context.Context, r Request) (c *Call, reply string,
 	return c, reply, Ended(ctx, err)
 }
 
-// awaitDeadline waits for the end of a context whose deadline has come: its timer is a
-// moment late. A context that was detached from its parent by hand may keep the
-// deadline, and never end.
+// awaitDeadline waits for the end of a context whose deadline has come: its
+// timer is a moment late. A context that was detached from its parent by hand
+// may keep the deadline, and never end.
 func awaitDeadline(ctx context.Context) {
 	timer := time.NewTimer(5 * time.Millisecond)
 	defer timer.Stop()
@@ -103,9 +103,9 @@ func awaitDeadline(ctx context.Context) {
 	}
 }
 
-// Ended makes the last failure of several tries a context error, if it was ctx that
-// ended them. (With ContextTimeoutEnabled, a time-out of the socket comes a moment
-// before the end of ctx.)
+// Ended makes the last failure of several tries a context error, if it was ctx
+// that ended them. (With ContextTimeoutEnabled, a time-out of the socket comes
+// a moment before the end of ctx.)
 func Ended(ctx context.Context, err error) error {
 	if deadline, limited := ctx.Deadline(); limited && IsTimeout(err) && !time.Now().Before(deadline) {
 		awaitDeadline(ctx)

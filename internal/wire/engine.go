@@ -1,7 +1,7 @@
-// Package wire brings requests to Redis and their replies back: scripts, each sent
-// once and never repeated by the client; the group commit by which many requests
-// share a round trip; what a cluster and replicas need; and what a failed request
-// means. It knows nothing of locks.
+// Package wire brings requests to Redis and their replies back: scripts, each
+// sent once and never repeated by the client; the group commit by which many
+// requests share a round trip; what a cluster and replicas need; and what a
+// failed request means. It knows nothing of locks.
 package wire
 
 import (
@@ -12,25 +12,27 @@ import (
 )
 
 // Engine is how requests travel to Redis, and to how many servers. Requests are
-// made of it one by one. The reply it gives is one that the script of the request
-// can have given.
+// made of it one by one. The reply it gives is one that the script of the
+// request can have given.
 type Engine interface {
-	// Start makes a request and does not block. When ctx ends the caller is gone, but
-	// the request may still be executed.
+	// Start makes a request and does not block. When ctx ends the caller is
+	// gone, but the request may still be executed.
 	Start(ctx context.Context, r Request) *Call
-	// Do is Start for one who is in no hurry: the call is done when it returns.
+	// Do is Start for a caller whose ctx cannot end: the call is done when it
+	// returns.
 	Do(ctx context.Context, r Request) *Call
-	// Home is the server on which a key stands, and what subscribes there; nil if that
-	// is not known, or more than one. It does not block.
+	// Home is the server on which a key stands, and what subscribes there; nil
+	// if that is not known, or more than one. It does not block.
 	Home(key string) (addr string, on Subscriber)
 	// Suspect is told that a request had no reply in time.
 	Suspect()
-	// Shortage says that there is no free connection to the server of a key, or nothing.
+	// Shortage says that there is no free connection to the server of a key, or
+	// nothing.
 	Shortage(key string) string
-	// Travel makes the requests of calls in one round trip to the server with this
-	// address, as Home says it, apart from all others. It may change the order of
-	// calls. Each call is finished when it returns, unless the client has ended the
-	// goroutine.
+	// Travel makes the requests of calls in one round trip to the server with
+	// this address, as Home says it, apart from all others. It may change the
+	// order of calls. Each call is finished when it returns, unless the client
+	// has ended the goroutine.
 	Travel(addr string, calls []*Call)
 }
 

@@ -76,8 +76,8 @@ func TestTransientAndAmbiguousErrors(t *testing.T) {
 	require.False(t, MaybeExecuted(nil))
 }
 
-// What one caller's request has failed with is told another only in words that are not its
-// own.
+// What one caller's request has failed with is told another only in words that
+// are not its own.
 func TestWhatMayBeToldOthers(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errWork}
 	silent := NoReply(time.Second)

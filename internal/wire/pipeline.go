@@ -13,30 +13,33 @@ import (
 )
 
 const (
-	// Trips is how many round trips of one group commit may be under way while further
-	// requests gather. One is not enough to keep both ends busy; with more, fewer
-	// requests meet.
+	// Trips is how many round trips of one group commit may be under way while
+	// further requests gather. One is not enough to keep both ends busy; with
+	// more, fewer requests meet.
 	Trips = 2
-	// BatchSize bounds how many requests travel together: Redis serves nobody else
-	// while it executes what has arrived on one connection.
+	// BatchSize bounds how many requests travel together: Redis serves nobody
+	// else while it executes what has arrived on one connection.
 	BatchSize = 64
-	// Overdue is how long a request waits for a round trip under way before it leaves
-	// by itself: the connection of that one may be stuck while others work.
+	// Overdue is how long a request waits for a round trip under way before it
+	// leaves by itself: the connection of that one may be stuck while others
+	// work.
 	Overdue = 25 * time.Millisecond
 )
 
-// pipeline is the engine for one Redis. It is a group commit: a request leaves at
-// once while few are under way; else it waits until one of these has returned, and
-// leaves together with all that have come meanwhile. So many callers cost few round
-// trips, system calls and connections, and one alone waits for nobody.
+// pipeline is the engine for one Redis. It is a group commit: a request leaves
+// at once while few are under way; else it waits until one of these has
+// returned, and leaves together with all that have come meanwhile. So many
+// callers cost few round trips, system calls and connections, and one alone
+// waits for nobody.
 //
-// go-redis does not interrupt a command in flight when its ctx ends. So requests
-// travel in goroutines of their own, and whoever waits for one can leave. Such a
-// goroutine ends when the client gives up, at the latest after the socket's time-outs.
+// go-redis does not interrupt a command in flight when its ctx ends. So
+// requests travel in goroutines of their own, and whoever waits for one can
+// leave. Such a goroutine ends when the client gives up, at the latest after
+// the socket's time-outs.
 //
-// go-redis's AutoPipeliner is not used: it has goroutines that somebody has to stop,
-// its instance is shared with the rest of the program, and while one batch is stuck
-// everybody waits.
+// go-redis's AutoPipeliner is not used: it has goroutines that somebody has to
+// stop, its instance is shared with the rest of the program, and while one
+// batch is stuck everybody waits.
 type pipeline struct {
 	client Client
 	attend func([]*Call) (stop func()) // told of every round trip that begins, stop when it ends; may be nil
@@ -72,8 +75,9 @@ func (p *pipeline) Suspect() {}
 // Shortage is that of the client.
 func (p *pipeline) Shortage(string) string { return shortageOf(p.client) }
 
-// shortageOf says that all connections of a client are in use, if it has a pool that says
-// so. (Counted in vain are those for pipelines, which go-redis has apart since 9.23.)
+// shortageOf says that all connections of a client are in use, if it has a pool
+// that says so. (Counted in vain are those for pipelines, which go-redis has
+// apart since 9.23.)
 func shortageOf(client any) string {
 	c, pooled := client.(interface {
 		PoolStats() *redis.PoolStats
@@ -137,9 +141,9 @@ func (p *pipeline) leave(c *Call) (number int, leaves bool) {
 	return 0, false
 }
 
-// hasRoom tells whether one more trip may begin. Those that are overdue do not count:
-// they may be stuck until the time-outs of the client, and whatever comes of them, they
-// take nobody along any more.
+// hasRoom tells whether one more trip may begin. Those that are overdue do not
+// count: they may be stuck until the time-outs of the client, and whatever
+// comes of them, they take nobody along any more.
 func (p *pipeline) hasRoom(now time.Time) bool {
 	if len(p.trips) == Trips {
 		p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.Sub(t.departed) >= p.overdue() })
@@ -168,8 +172,8 @@ func (p *pipeline) arrived(number int) {
 	}
 }
 
-// travel makes round trips as long as there are requests. Should a hook of the client end
-// its goroutine, another one goes on.
+// travel makes round trips as long as there are requests. Should a hook of the
+// client end its goroutine, another one goes on.
 func (p *pipeline) travel(number int, batch []*Call) {
 	defer func() {
 		if batch != nil {
@@ -179,14 +183,14 @@ func (p *pipeline) travel(number int, batch []*Call) {
 	for batch != nil {
 		p.venture(batch)
 		if len(batch) > 1 {
-			runtime.Gosched() // those who have their replies may have more to ask
+			runtime.Gosched() // callers that have their replies may have more to ask
 		}
 		number, batch = p.next(number)
 	}
 }
 
-// venture is execute for a goroutine that nobody's calls depend on: whatever the client
-// does, all calls of the batch are finished.
+// venture is execute for a goroutine that nobody's calls depend on: whatever
+// the client does, all calls of the batch are finished.
 func (p *pipeline) venture(batch []*Call) {
 	Catch(func() { p.execute(batch) }, func(err *StrayError) {
 		err.Log(p.reports)
@@ -225,8 +229,8 @@ func (p *pipeline) take() []*Call {
 	return batch
 }
 
-// watch has a timer look after those that wait, if there is none yet: when the first of
-// the trips under way is overdue.
+// watch has a timer look after those that wait, if there is none yet: when the
+// first of the trips under way is overdue.
 func (p *pipeline) watch(now time.Time) {
 	if !p.watched {
 		p.watched = true
@@ -248,7 +252,8 @@ func (p *pipeline) sendOverdue() {
 }
 
 // execute makes one round trip, and another one for scripts that Redis has
-// forgotten (restart, failover, SCRIPT FLUSH): their source makes it know them again.
+// forgotten (restart, failover, SCRIPT FLUSH): their source makes it know them
+// again.
 func (p *pipeline) execute(batch []*Call) {
 	batch = slices.DeleteFunc(batch, (*Call).isTooLate)
 	forgotten, elsewhere := p.roundTrip(batch, false)
@@ -265,9 +270,9 @@ func (p *pipeline) execute(batch []*Call) {
 	}
 }
 
-// roundTrip sends a batch, with the source of each script or by its name, and finishes
-// its calls, but for those whose script is not known by that, and those that were executed
-// elsewhere than the WAIT behind them.
+// roundTrip sends a batch, with the source of each script or by its name, and
+// finishes its calls, but for those whose script is not known by that, and
+// those that were executed elsewhere than the WAIT behind them.
 func (p *pipeline) roundTrip(batch []*Call, whole bool) (forgotten, elsewhere []*Call) {
 	if len(batch) == 0 {
 		return nil, nil
@@ -295,8 +300,8 @@ func (p *pipeline) roundTrip(batch []*Call, whole bool) (forgotten, elsewhere []
 	return forgotten, elsewhere
 }
 
-// commands are those of a batch, and the WAIT behind them if replicas have to acknowledge
-// them.
+// commands are those of a batch, and the WAIT behind them if replicas have to
+// acknowledge them.
 func (p *pipeline) commands(batch []*Call, whole bool) []Once {
 	n := len(batch)
 	if p.replicas != nil {
@@ -331,8 +336,8 @@ func (p *pipeline) result(r *Request, commands []Once, i int, trip error) (strin
 	return p.replicas.confirm(r, reply, &commands[len(commands)-1], p.together(cmd, &commands[0]))
 }
 
-// together tells whether a script and the WAIT behind the first of its batch went to the
-// same server.
+// together tells whether a script and the WAIT behind the first of its batch
+// went to the same server.
 func (p *pipeline) together(cmd, first *Once) bool {
 	switch {
 	case cmd.times == nil:
@@ -350,8 +355,9 @@ func (p *pipeline) attended(batch []*Call, commands []Once) error {
 	return p.send(batch, commands)
 }
 
-// send hands commands to the client, which notes in each what became of it. One by
-// itself goes the plain way, where the client's pool and hooks see it as any other.
+// send hands commands to the client, which notes in each what became of it. One
+// by itself goes the plain way, where the client's pool and hooks see it as any
+// other.
 func (p *pipeline) send(batch []*Call, commands []Once) error {
 	if len(commands) == 1 {
 		return p.client.Process(batch[0].ctx, &commands[0])
@@ -366,9 +372,9 @@ func (p *pipeline) send(batch []*Call, commands []Once) error {
 	return err
 }
 
-// tripContext ends with the last of the callers' deadlines, and never if one has
-// none. It carries nothing else of theirs: the trip is nobody's in particular. One by
-// itself keeps its context.
+// tripContext ends with the last of the callers' deadlines, and never if one
+// has none. It carries nothing else of theirs: the trip is nobody's in
+// particular. One by itself keeps its context.
 func tripContext(batch []*Call) (context.Context, context.CancelFunc) {
 	if len(batch) == 1 {
 		return batch[0].ctx, func() {}

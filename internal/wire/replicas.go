@@ -10,10 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// replicated is the engine for one server on which some requests count only once enough
-// replicas have acknowledged what they have written. These have a group commit of their
-// own: WAIT blocks a connection, and everything behind it on that connection, for as long
-// as the replicas take. All other requests never wait for it.
+// replicated is the engine for one server on which some requests count only
+// once enough replicas have acknowledged what they have written. These have a
+// group commit of their own: WAIT blocks a connection, and everything behind it
+// on that connection, for as long as the replicas take. All other requests
+// never wait for it.
 type replicated struct {
 	*pipeline
 	acknowledged *pipeline
@@ -22,7 +23,7 @@ type replicated struct {
 // Start makes the request.
 func (e *replicated) Start(ctx context.Context, r Request) *Call { return e.of(r).Start(ctx, r) }
 
-// Do is Start for one who is in no hurry.
+// Do is Start for a caller whose ctx cannot end.
 func (e *replicated) Do(ctx context.Context, r Request) *Call { return e.of(r).Do(ctx, r) }
 
 func (e *replicated) of(r Request) *pipeline {
@@ -34,13 +35,14 @@ func (e *replicated) of(r Request) *pipeline {
 
 // acknowledgement is what the replicas have to say to a request.
 //
-// WAIT speaks of all writes that its own connection has made before. So it stands behind
-// the scripts of a batch, once for all of them, in the same pipeline. Too few replicas
-// for the last write may be enough for the first one, but nobody can tell.
+// WAIT speaks of all writes that its own connection has made before. So it
+// stands behind the scripts of a batch, once for all of them, in the same
+// pipeline. Too few replicas for the last write may be enough for the first
+// one, but nobody can tell.
 //
-// Where too few replicas have what was written, it is the owner of the request that takes
-// it back, since only the owner knows that no other request of its own is about to
-// succeed.
+// Where too few replicas have what was written, it is the owner of the request
+// that takes it back, since only the owner knows that no other request of its
+// own is about to succeed.
 type acknowledgement struct {
 	replicas int
 	timeout  time.Duration
@@ -55,8 +57,8 @@ func newAcknowledgement(config Config) *acknowledgement {
 	return &acknowledgement{replicas: config.Replicas, timeout: config.Timeout, missing: config.Missing}
 }
 
-// longestWait is how long a round trip may take that is not overdue. Redis looks ten
-// times a second whether the time of a WAIT is over.
+// longestWait is how long a round trip may take that is not overdue. Redis
+// looks ten times a second whether the time of a WAIT is over.
 func (a *acknowledgement) longestWait() time.Duration {
 	return a.timeout + 200*time.Millisecond
 }
@@ -73,10 +75,11 @@ func (a *acknowledgement) fill(ctx context.Context, cmd, first *Once, redirected
 	cmd.SetFirstKeyPos(1)
 }
 
-// routed is the first argument of a WAIT for a client that chooses among servers. WAIT has
-// no key, and would go to any of them. So its argument is declared to be a key: that of a
-// script, as hooks have left it, while what is written is the number. Asking the server
-// of the key directly was rejected, since it goes past the hooks of the client.
+// routed is the first argument of a WAIT for a client that chooses among
+// servers. WAIT has no key, and would go to any of them. So its argument is
+// declared to be a key: that of a script, as hooks have left it, while what is
+// written is the number. Asking the server of the key directly was rejected,
+// since it goes past the hooks of the client.
 type routed struct {
 	replicas int
 	to       *Once
@@ -93,7 +96,8 @@ func (a *routed) String() string { return a.to.key() }
 // key is the first, as hooks have left it.
 func (cmd *Once) key() string { return fmt.Sprint(cmd.words[3]) }
 
-// errElsewhere says that a script was executed on another server than the WAIT behind it.
+// errElsewhere says that a script was executed on another server than the WAIT
+// behind it.
 var errElsewhere = errors.New("the slot of the lock has moved")
 
 // confirm is what a request came to, given the reply of its script.
@@ -125,7 +129,8 @@ func (a *acknowledgement) enough(wait *Once) error {
 	return notReplicated(a.missing, fmt.Sprintf("%d of %d replicas have acknowledged it within %s", n, a.replicas, a.timeout))
 }
 
-// passing makes an error that passes of a redirect that the client has not followed.
+// passing makes an error that passes of a redirect that the client has not
+// followed.
 func passing(err error) error {
 	if _, moved := redis.IsMovedError(err); moved {
 		return fmt.Errorf("the slot has moved: %s", err) // not wrapped: to be tried again

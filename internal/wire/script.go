@@ -45,5 +45,5 @@ func isNoScript(err error) bool {
 
 // Unexpected is the error of a reply that no script gives.
 func Unexpected(reply string) error {
-	return fmt.Errorf("unexpected reply of a script: %.20q", reply)
+	return fmt.Errorf("unexpected script reply %.20q", reply)
 }

@@ -50,8 +50,8 @@ func TestNumbersAsReplies(t *testing.T) {
 	require.ErrorContains(t, err, "of a hook")
 }
 
-// A request is a script with its keys and arguments. While its slot is being moved it may
-// do with the first key.
+// A request is a script with its keys and arguments. While its slot is being
+// moved it may do with the first key.
 func TestRequest(t *testing.T) {
 	s := NewScript("return 1\n")
 	r := s.Request(time.Second, []any{"a", "b"}, "x", 2)

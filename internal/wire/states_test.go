@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Answers as servers give them: the texts stand in the programs of Redis 6.2.16, 7.0.15,
-// 7.4.1 and 8.0 and of Valkey 8.0.1, and those of scripts were seen there.
+// Answers as servers give them: the texts stand in the programs of Redis
+// 6.2.16, 7.0.15, 7.4.1 and 8.0 and of Valkey 8.0.1, and those of scripts were
+// seen there.
 func TestTransientAnswersOfServers(t *testing.T) {
 	script := "ERR Error running script (call to f_2597e0576dd54eb42864e3a1b8392b96e018bcc3): @user_script:1: @user_script: 1: -"
 	behind := " script: 2597e0576dd54eb42864e3a1b8392b96e018bcc3, on @user_script:1."
@@ -47,8 +48,8 @@ func TestTransientAnswersOfServers(t *testing.T) {
 	}
 }
 
-// Names and metadata may stand in an answer, and so may those of users. None of them
-// makes it a state.
+// Names and metadata may stand in an answer, and so may those of users. None of
+// them makes it a state.
 func TestWhatIsQuotedInAnAnswerIsNoState(t *testing.T) {
 	for _, text := range []string{
 		"ERR unknown command `evalsha`, with args beginning with: `BUSY`, `lock: LOADING x`, ",

@@ -5,13 +5,13 @@ import (
 	"runtime/debug"
 )
 
-// StrayError is what became of a call while a hook or mock of the client, or a method of
-// a wrapper, panicked or called runtime.Goexit in a goroutine of the package. There it
-// would end the program, or a goroutine that others wait for. What a caller's own
-// goroutine meets goes on there.
+// StrayError is what became of a call while a hook or mock of the client, or a
+// method of a wrapper, panicked or called runtime.Goexit in a goroutine of the
+// package. There it would end the program, or a goroutine that others wait for.
+// What a caller's own goroutine meets goes on there.
 //
-// Its text has the panic's, and it wraps nothing: an error that was the panic's value
-// would say what had become of the request, which nobody knows.
+// Its text has the panic's, and it wraps nothing: an error that was the panic's
+// value would say what had become of the request, which nobody knows.
 type StrayError struct {
 	value any // that of the panic; nil: runtime.Goexit
 	stack string
@@ -24,9 +24,9 @@ func (e *StrayError) Error() string {
 	return fmt.Sprintf("a hook or mock of the client panicked: %v", e.value)
 }
 
-// Catch runs f, and calls failed if f does not return. It returns after a panic, but the
-// goroutine ends after runtime.Goexit, which nothing can stop: what has to be done all
-// the same must be done by failed.
+// Catch runs f, and calls failed if f does not return. It returns after a
+// panic, but the goroutine ends after runtime.Goexit, which nothing can stop:
+// what has to be done all the same must be done by failed.
 func Catch(f func(), failed func(*StrayError)) {
 	returned := false
 	defer func() {

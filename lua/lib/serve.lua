@@ -6,7 +6,7 @@
 -- there is none, or anything was refused: the lock has to be freed then.
 --
 -- Tickets before it whose inbox nobody listens to are gone. (The count that PUBLISH
--- returns would include those who only watch, with PSUBSCRIBE.) On a cluster they may
+-- returns would include clients that only watch, with PSUBSCRIBE.) On a cluster they may
 -- listen on another node, from which the slot has moved: they are told to ask again. A
 -- thousand dead processes at the head of one queue are as good as a bound. An error counts
 -- as an empty queue.
