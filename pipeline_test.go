@@ -328,7 +328,7 @@ func TestAnEmptyReplyMayMeanAnything(t *testing.T) {
 			return r.hook(peer, cmd, args...)
 		})
 		_, err := r.locker().TryAcquire(t.Context(), "a", time.Minute)
-		require.ErrorContains(t, err, "unexpected reply")
+		require.ErrorContains(t, err, "unexpected script reply")
 		synctest.Wait()
 		require.Positive(t, r.requests(opRelease), "it is undone")
 	})

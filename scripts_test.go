@@ -362,6 +362,6 @@ func TestResumeNeedsAFence(t *testing.T) {
 		lock := r.acquire("a", time.Minute)
 		r.pretend[opExtend] = "1 0"
 		_, err := r.locker().Resume(t.Context(), "a", lock.Token(), time.Minute)
-		require.ErrorContains(t, err, "unexpected reply")
+		require.ErrorContains(t, err, "unexpected script reply")
 	})
 }

@@ -453,7 +453,9 @@ func TestServerWaitersForManyNamesAskOncePerPollInterval(t *testing.T) {
 	asked, took := r.requests(t, "eval", "evalsha")-before, time.Since(begin)
 	each := float64(asked) / names / (float64(took) / float64(interval))
 	t.Logf("%.2f requests for each name and poll interval", each)
-	assert.LessOrEqual(t, each, 8.0/7, "a poll interval may be an eighth shorter")
+	// A poll interval may be an eighth shorter, and of those that have begun before one
+	// more question may fall into the time.
+	assert.LessOrEqual(t, each, 8.0/7+1.0/intervals)
 	assert.GreaterOrEqual(t, each, 0.5)
 	cancel()
 	wg.Wait()
