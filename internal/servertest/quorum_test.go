@@ -258,7 +258,7 @@ func TestServerQuorumRepliesAreSwallowed(t *testing.T) {
 	t.Parallel()
 	q := newQuorumRig(t, 3)
 	for name, opts := range map[string]func(*redis.Options){"default retries": defaultOptions, "no retries": noRetries} {
-		lk := q.lockerWith(t, q.clients(t, opts), redislock.WithNodeTimeout(300*time.Millisecond))
+		lk := q.lockerWith(t, q.clients(t, opts), redislock.WithNodeTimeout(time.Second))
 		for swallow := 1; swallow <= 3; swallow++ {
 			name := fmt.Sprintf("%s %d", name, swallow)
 			for _, r := range q.nodes[:swallow] {
