@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,4 +168,38 @@ func (hs *handles[H]) requireNone(t *testing.T) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	require.Empty(t, hs.byToken)
+}
+
+// WithLock's release was never sent. What goes on in the background takes the lock
+// away all the same, so no handle of the token is trusted, and none is made anew.
+func TestHandlesEndWhereWithLockLeavesTheReleaseToTheBackground(t *testing.T) {
+	for name, refuse := range map[string]func(r *fakeRedis) (end func()){
+		"not sent": func(r *fakeRedis) func() { r.net.down(); return r.net.up },
+		"refused": func(r *fakeRedis) func() {
+			r.answerWith(func(op string) string { return map[bool]string{true: "NOPERM x"}[op == opRelease] })
+			return func() { r.answerWith(nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				lk := r.locker()
+				var own, twin *Lock
+				var end func()
+				err := lk.WithLock(t.Context(), "a", time.Minute, func(_ context.Context, lock *Lock) (err error) {
+					own = lock
+					twin, err = lk.Resume(t.Context(), "a", lock.Token(), time.Minute)
+					end = refuse(r)
+					return err
+				})
+				require.Error(t, err)
+				require.ErrorIs(t, own.Err(), ErrReleased)
+				require.ErrorIs(t, twin.Err(), ErrLost)
+				end()
+				_, err = lk.Resume(t.Context(), "a", own.Token(), time.Minute)
+				require.ErrorIs(t, err, ErrReleased)
+				time.Sleep(3 * time.Second)
+				require.False(t, r.Exists("lock:a"))
+			})
+		})
+	}
 }

@@ -89,7 +89,11 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 	case errors.Is(err, ErrReleased), errors.Is(err, ErrDetached):
 		return nil // fn has released it, or given it away
 	case err != nil && !errors.Is(err, ErrNotHeld):
-		go l.releaseLater(ctx)
+		// What goes on in the background releases the lock. No handle of the token may be
+		// trusted any more, and none made anew, even where no request was sent yet.
+		others := l.endOthers()
+		l.abandon()
+		go l.releaseLater(ctx, others)
 	}
 	return err
 }
@@ -103,14 +107,18 @@ func (l *Lock) finishLimit() time.Duration {
 	return min(max(l.term.Remaining(), finishGrace), finishLimit)
 }
 
-// releaseLater goes on where a release fails and nobody can try it again.
-func (l *Lock) releaseLater(ctx context.Context) {
+// releaseLater goes on where a release fails and nobody can try it again. others
+// are handles of the same token that have ended with this one.
+func (l *Lock) releaseLater(ctx context.Context, others []*Lock) {
 	l.mu.Lock()
 	r := l.release
 	l.mu.Unlock()
 	<-l.doneWith(r)
 	if !r.final() {
 		l.claim.undo(ctx)
+	}
+	for _, other := range others {
+		other.claim.undoLate(ctx)
 	}
 }
 
@@ -130,6 +138,11 @@ func (r *release) underWay() bool { return r != nil && !r.over }
 // nothing to release, or the lock was detached.
 func (r *release) final() bool {
 	return r.over && (r.err == nil || errors.Is(r.err, ErrNotHeld) || errors.Is(r.err, ErrDetached))
+}
+
+// freed tells whether Redis has answered: it does not have the token any more.
+func (r *release) freed() bool {
+	return r.over && (r.err == nil || errors.Is(r.err, ErrNotHeld))
 }
 
 // doneWith is closed when a release is over.
@@ -189,13 +202,22 @@ func (l *departing) Departs() { (*Lock)(l).departs() }
 // somebody else may have the lock.
 func (l *Lock) departs() {
 	l.term.MayEnd(&l.released)
-	for _, other := range l.lk.handles.depart(l.token.text, l) { // on purpose: nothing for a warning
+	for _, other := range l.endOthers() {
+		l.whenReleased(func() { other.claim.undoLate(context.Background()) })
+	}
+}
+
+// endOthers ends the other handles with the token of l, and returns those that
+// were alive. Their owner has done it on purpose: there is nothing for a warning.
+func (l *Lock) endOthers() (ended []*Lock) {
+	for _, other := range l.lk.handles.depart(l.token.text, l) {
 		if other.endWith(other.failed(opHold, errReleasedByOther)) {
 			other.lk.lines.lost(other)
 			other.claim.abandon()
-			l.whenReleased(func() { other.claim.undoLate(context.Background()) })
+			ended = append(ended, other)
 		}
 	}
+	return ended
 }
 
 var errReleasedByOther = fmt.Errorf("%w: it was released by another handle with its token", ErrLost)
@@ -275,7 +297,7 @@ func (l *Lock) finishRelease(r *release, err error) (afterwards []func()) {
 	if r.done != nil {
 		close(r.done)
 	}
-	if err == nil {
+	if r.freed() {
 		afterwards, l.afterwards = l.afterwards, nil
 	}
 	return afterwards
@@ -284,7 +306,7 @@ func (l *Lock) finishRelease(r *release, err error) (afterwards []func()) {
 // whenReleased has f called once the lock is released: at once if it is.
 func (l *Lock) whenReleased(f func()) {
 	l.mu.Lock()
-	released := l.release != nil && l.release.over && l.release.err == nil
+	released := l.release != nil && l.release.freed()
 	if !released {
 		l.afterwards = append(l.afterwards, f)
 	}
