@@ -61,11 +61,12 @@ type singleClaim struct {
 
 	mu sync.Mutex
 	traces
-	held     bool    // the lock was granted to it, and not released
-	freed    bool    // it was released
-	ticketed bool    // a ticket of it was sent
-	inbox    string  // in the last one; empty if that could not be queued
-	kept     minHold // of the release
+	held     bool          // the lock was granted to it, and not released
+	freed    bool          // it was released
+	ticketed bool          // a ticket of it was sent
+	inbox    string        // in the last one; empty if that could not be queued
+	kept     minHold       // of the release
+	leased   time.Duration // the TTL at the release; that of the ticket does not change
 	// over is what it is undone with, once it was released or given up: what
 	// comes later has to be taken back at once. It is nil before.
 	over context.Context
@@ -240,9 +241,9 @@ func (c *singleClaim) release(ctx context.Context, t releaseTry) (r releaseReply
 func (c *singleClaim) releases(t releaseTry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept, c.ttl = t.kept, t.ttl
+	c.kept, c.leased = t.kept, t.ttl
 	c.update()
-	c.stands = false
+	c.stands = c.stands && c.inbox != "" // a release does not withdraw a ticket
 }
 
 // released looks after requests that were overtaken by the grant. One that is
@@ -316,7 +317,7 @@ func (c *singleClaim) takeBack() {
 	if c.void() {
 		return
 	}
-	u := &undoing{ctx: c.over, keys: c.keys, token: c.token, ttl: c.ttl, kept: c.kept, traces: c.traces}
+	u := &undoing{ctx: c.over, keys: c.keys, token: c.token, ttl: max(c.ttl, c.leased), kept: c.kept, traces: c.traces}
 	if c.inbox != "" {
 		u.ticket = c.ticketFor(c.inbox)
 	}

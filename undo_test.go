@@ -348,3 +348,51 @@ func TestAQuestionOvertakenByTheGrantCostsNothing(t *testing.T) {
 		lk.one().undoings.requireNone(t)
 	})
 }
+
+// A question that is executed after the release queues a ticket for nobody. It is
+// withdrawn, whatever became of the lock, or the next release would serve it.
+func TestATicketQueuedAfterTheReleaseIsWithdrawn(t *testing.T) {
+	for name, c := range map[string]struct {
+		extend  bool // to another TTL than that of the ticket
+		lostTry bool // tries of the release, of which the first has no reply
+	}{
+		"at once":                        {},
+		"after an extension":             {extend: true},
+		"between two tries of a release": {lostTry: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				holder := r.acquire("a", time.Hour)
+				lk := r.lockerOn(r.connect())
+				first := waitFor(t.Context(), lk, "a", 10*time.Minute)
+				time.Sleep(2 * time.Second) // it is queued
+				asked := r.requests(opAcquire)
+				arrive := r.net.delay(opAcquire)
+				for i := 0; r.requests(opAcquire) == asked && i < 2500; i++ {
+					time.Sleep(time.Millisecond) // until a question is on its way
+				}
+				require.NoError(t, holder.Release(t.Context()))
+				lock := (<-first).lock
+				require.NotNil(t, lock)
+				if c.extend {
+					require.NoError(t, lock.Extend(t.Context(), 20*time.Minute))
+				}
+				if c.lostTry {
+					r.net.fail(opRelease, loseReply, 1)
+				}
+				released := make(chan error, 1)
+				go func() { released <- lock.Release(t.Context()) }()
+				time.Sleep(time.Second) // executed
+				other := r.acquire("a", time.Hour)
+				arrive()
+				require.NoError(t, <-released)
+				time.Sleep(30 * time.Second)
+				require.Empty(t, r.tickets())
+				next := waitFor(t.Context(), lk, "a", time.Minute) // its inbox is live
+				time.Sleep(time.Second)
+				require.NoError(t, other.Release(t.Context()))
+				require.NoError(t, (<-next).err)
+			})
+		})
+	}
+}
