@@ -126,8 +126,7 @@ func (a *acquisition) ticket(inbox string) string {
 	case a.ready.inbox:
 		return a.ready.ticket
 	}
-	t := ticket{inbox: inbox, ttl: a.ttl, metadata: a.opts.metadata}
-	return t.text(a.lk.opts.prefix, &a.keys, a.token)
+	return a.ticketFor(inbox).text(a.lk.opts.prefix, &a.keys, a.token)
 }
 
 // prepareTicket formats the ticket while its goroutine is idle, so that the
@@ -292,6 +291,7 @@ func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
 	defer func() {
 		if !a.lk.handles.resumed(a.token.text) && lock != nil {
 			lock.endWith(&lock.released)
+			a.lk.lines.lost(lock)
 			lock, failure = nil, a.failed(errResumedTooLate)
 		}
 	}()

@@ -203,3 +203,43 @@ func TestHandlesEndWhereWithLockLeavesTheReleaseToTheBackground(t *testing.T) {
 		})
 	}
 }
+
+// A handle that has ended for its user is forgotten, even if Redis has refused its
+// release and the lock stays until its lease ends.
+func TestHandlesOfARefusedReleaseAreForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		lock, err := lk.TryAcquire(t.Context(), "a", time.Second)
+		require.NoError(t, err)
+		done := lock.Done()
+		r.answerWith(func(op string) string { return map[bool]string{true: "LOADING x"}[op == opRelease] })
+		require.Error(t, lock.Release(t.Context()))
+		<-done
+		lk.handles.requireNone(t)
+	})
+}
+
+// A lock that Resume has made too late stands in no line.
+func TestALateResumeHoldsNobodyUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		lock, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		arrive := r.net.delayReply(opExtend)
+		resumed := make(chan error, 1)
+		go func() {
+			_, err := lk.Resume(t.Context(), "a", lock.Token(), time.Minute)
+			resumed <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, lock.Release(t.Context()))
+		arrive()
+		require.ErrorIs(t, <-resumed, ErrReleased)
+		require.Zero(t, elapsed(func() {
+			next, err := lk.Acquire(t.Context(), "a", time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, next.Release(t.Context()))
+		}))
+		require.Empty(t, lk.lines.names)
+	})
+}

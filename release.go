@@ -89,8 +89,9 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 	case errors.Is(err, ErrReleased), errors.Is(err, ErrDetached):
 		return nil // fn has released it, or given it away
 	case err != nil && !errors.Is(err, ErrNotHeld):
-		// What goes on in the background releases the lock. No handle of the token may be
-		// trusted any more, and none made anew, even where no request was sent yet.
+		// What goes on in the background releases the lock. No handle of the
+		// token may be trusted any more, and none made anew, even where no
+		// request was sent yet.
 		others := l.endOthers()
 		l.abandon()
 		go l.releaseLater(ctx, others)
@@ -281,8 +282,9 @@ func (l *Lock) runInBackground(ctx context.Context, r *release) {
 
 // conclude ends a release, and does what is to be done then.
 func (l *Lock) conclude(r *release, err error) {
-	if _, final := l.term.Peek(); final {
+	if _, final := l.term.Peek(); final { // even if Redis has refused the release
 		l.term.Retire()
+		l.lk.handles.leave(l.token.text, l)
 	}
 	for _, f := range l.finishRelease(r, err) {
 		f()
