@@ -286,10 +286,11 @@ var errNoFence = wire.Unexpected("no fence")
 var errResumedTooLate = fmt.Errorf("%w: its release may yet be executed", ErrReleased)
 
 // resume makes a handle of a lock that stands in Redis already. Unlike an
-// acquisition it leaves nothing to undo.
-func (a *acquisition) resume(ctx context.Context) (lock *Lock, failure error) {
+// acquisition it leaves nothing to undo. departures is how many requests to
+// release the token were sent before.
+func (a *acquisition) resume(ctx context.Context, departures int) (lock *Lock, failure error) {
 	defer func() {
-		if !a.lk.handles.resumed(a.token.text) && lock != nil {
+		if !a.lk.handles.resumed(a.token.text, departures) && lock != nil {
 			lock.endWith(&lock.released)
 			a.lk.lines.lost(lock)
 			lock, failure = nil, a.failed(errResumedTooLate)

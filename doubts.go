@@ -31,7 +31,9 @@ func (d *doubts) note(token string, ttl time.Duration) {
 	if d.until == nil {
 		d.until = make(map[string]time.Time)
 	}
-	d.until[token] = now.Add(ttl + undoBound)
+	if until := now.Add(ttl + undoBound); until.After(d.until[token]) {
+		d.until[token] = until
+	}
 }
 
 // forget is for a token that Redis does not have any more.

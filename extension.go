@@ -104,6 +104,7 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 		return err
 	}
 	l.term.Shorten(ttl)
+	l.lk.handles.extend(l.token.text, ttl)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package redislock
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // handles are the live handles of one Locker, by their token. [Locker.Resume]
@@ -20,11 +21,12 @@ type handles[H comparable] struct {
 
 // tokenState is what a Locker does with one token.
 type tokenState[H comparable] struct {
-	first     H    // a live handle, unless it is zero
-	others    []H  // more of them: few tokens ever have any
-	releasing int  // releases of which a request is being made
-	resuming  int  // calls of Resume under way
-	departed  bool // a request to release was sent while Resume was under way
+	first      H             // a live handle, unless it is zero
+	others     []H           // more of them: few tokens ever have any
+	releasing  int           // releases of which a request is being made
+	resuming   int           // calls of Resume under way
+	departures int           // requests to release that were sent
+	longest    time.Duration // the longest lease that a request was made for
 }
 
 // change has f change the state of a token.
@@ -43,9 +45,10 @@ func (hs *handles[H]) change(token string, f func(s tokenState[H]) tokenState[H]
 	hs.byToken[token] = s
 }
 
-// enter adds a handle that has not ended.
-func (hs *handles[H]) enter(token string, h H) {
+// enter adds a handle that has not ended, and that was made for ttl.
+func (hs *handles[H]) enter(token string, h H, ttl time.Duration) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
+		s.longest = max(s.longest, ttl)
 		var none H
 		if s.first == none {
 			s.first = h
@@ -69,29 +72,45 @@ func (hs *handles[H]) leave(token string, h H) {
 	})
 }
 
-// resume notes that Resume is about to send a request with a token. It reports
-// false if a release of the token is under way.
-func (hs *handles[H]) resume(token string) (possible bool) {
+// resume notes that Resume is about to ask for ttl with a token. It reports
+// false if a release of the token is under way. The number is for resumed.
+func (hs *handles[H]) resume(token string, ttl time.Duration) (departures int, possible bool) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
 		if possible = s.releasing == 0; possible {
 			s.resuming++
+			s.longest = max(s.longest, ttl)
 		}
+		departures = s.departures
 		return s
 	})
-	return possible
+	return departures, possible
 }
 
 // resumed ends what resume has begun, after its handle was entered. It reports
 // false if a release was sent in between: that may be executed at any time.
-func (hs *handles[H]) resumed(token string) (still bool) {
+func (hs *handles[H]) resumed(token string, departures int) (still bool) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
-		still = !s.departed
-		if s.resuming--; s.resuming == 0 {
-			s.departed = false
-		}
+		still = s.departures == departures
+		s.resuming--
 		return s
 	})
 	return still
+}
+
+// extend notes that a live handle is about to ask for ttl.
+func (hs *handles[H]) extend(token string, ttl time.Duration) {
+	hs.change(token, func(s tokenState[H]) tokenState[H] {
+		s.longest = max(s.longest, ttl)
+		return s
+	})
+}
+
+// longest is the longest lease that was asked for since there is a handle of
+// the token, or a call that is under way; 0 if there is neither.
+func (hs *handles[H]) longest(token string) time.Duration {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.byToken[token].longest
 }
 
 // release notes that a request to release a token is about to be made.
@@ -114,7 +133,7 @@ func (hs *handles[H]) released(token string) {
 // handles with the token of h.
 func (hs *handles[H]) depart(token string, h H) (others []H) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
-		s.departed = s.departed || s.resuming > 0
+		s.departures++
 		var none H
 		if s.first != none && s.first != h {
 			others = append(others, s.first)

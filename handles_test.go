@@ -243,3 +243,31 @@ func TestALateResumeHoldsNobodyUp(t *testing.T) {
 		require.Empty(t, lk.lines.names)
 	})
 }
+
+// A release that Redis has refused is not executed later, so it ends no handle
+// that Resume makes after it, even while an earlier Resume is under way.
+func TestResumeAfterARefusedRelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk := r.locker()
+		lock, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+		require.NoError(t, err)
+		arrive := r.net.delayReply(opExtend)
+		early := make(chan error, 1)
+		go func() {
+			_, err := lk.Resume(t.Context(), "a", lock.Token(), time.Minute)
+			early <- err
+		}()
+		synctest.Wait()
+		r.answerWith(func(op string) string { return map[bool]string{true: "NOPERM x"}[op == opRelease] })
+		require.Error(t, lock.Release(t.Context()))
+		r.answerWith(nil)
+		late, err := lk.Resume(t.Context(), "a", lock.Token(), time.Minute)
+		require.NoError(t, err)
+		arrive()
+		require.ErrorIs(t, <-early, ErrReleased, "the release was sent meanwhile")
+		require.NoError(t, late.Err())
+		require.NoError(t, late.Release(t.Context()))
+		require.NoError(t, r.acquire("a", time.Minute).Err())
+		lk.handles.requireNone(t)
+	})
+}

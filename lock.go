@@ -145,9 +145,10 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 // creates a lock: if the key does not hold the token (any more), it returns
 // [ErrNotHeld]. A process that hands a lock over calls [Lock.Detach] before:
 // its own handle does not learn that the lease was set anew, perhaps to less,
-// and a watchdog would go on renewing. That the lock was released through
-// another handle it hears at once if both belong to the same Locker (its Err
-// then Is [ErrLost], without a warning), and else at its next request.
+// and a watchdog would go on renewing. That another handle has sent a request to
+// release the lock it hears at once if both belong to the same Locker (its Err
+// then Is [ErrLost], without a warning, even if Redis refuses that request),
+// and else at its next request.
 //
 // If a release of the token by this Locker is under way, or was sent and may
 // yet be executed, Resume returns [ErrReleased] and sends nothing: the lock
@@ -164,13 +165,17 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	if !isToken(token) {
 		return nil, a.failed(fmt.Errorf("%w: malformed token", ErrNotHeld)) // perhaps one with its metadata
 	}
-	if lk.doubts.has(token) || !lk.handles.resume(token) {
+	if lk.doubts.has(token) {
+		return nil, a.failed(errResumedTooLate)
+	}
+	departures, possible := lk.handles.resume(token, a.ttl)
+	if !possible {
 		return nil, a.failed(errResumedTooLate)
 	}
 	a.token = newLockToken(token)
 	a.claim = lk.backend.claim(a.subject)
 	a.claim.adopt()
-	return a.resume(ctx)
+	return a.resume(ctx, departures)
 }
 
 // Inspect reads the holder of the lock called name. What it says may be
@@ -287,7 +292,7 @@ func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
 		granted: g.server, least: a.opts.minHold,
 	}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
-	lk.handles.enter(l.token.text, l)
+	lk.handles.enter(l.token.text, l, a.ttl)
 	if !a.opts.watchdog {
 		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
 		return l

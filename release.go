@@ -92,6 +92,7 @@ func (l *Lock) finish(ctx context.Context, returned bool) error {
 		// What goes on in the background releases the lock. No handle of the
 		// token may be trusted any more, and none made anew, even where no
 		// request was sent yet.
+		l.doubt() // while the others are known
 		others := l.endOthers()
 		l.abandon()
 		go l.releaseLater(ctx, others)
@@ -374,8 +375,12 @@ func (l *Lock) answered(found bool) error {
 }
 
 // doubt notes that a release may be executed late, and nobody of this Locker
-// may trust in the token until then: see Resume.
-func (l *Lock) doubt() { l.lk.doubts.note(l.token.text, l.term.TTL()) }
+// may trust in the token until then: see Resume. The lease may be longer than
+// this handle's: set by an Extend whose reply was lost, or by another handle of
+// the token.
+func (l *Lock) doubt() {
+	l.lk.doubts.note(l.token.text, max(l.term.TTL(), l.lk.handles.longest(l.token.text)))
+}
 
 // requestRelease makes one request to release the lock, and brings along the
 // next one that waits in this process. It reports whether there was something

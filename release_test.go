@@ -355,6 +355,49 @@ func TestResumeRefusesATokenThatMayYetBeReleased(t *testing.T) {
 	})
 }
 
+// The lease that a late release may cut short can be longer than that of the
+// handle which was released.
+func TestResumeRefusesATokenWhoseLeaseIsLongerThanItsHandleKnows(t *testing.T) {
+	for name, prolong := range map[string]func(t *testing.T, r *fakeRedis, a *Lock){
+		"by another handle": func(t *testing.T, _ *fakeRedis, a *Lock) {
+			_, err := a.lk.Resume(t.Context(), "a", a.Token(), 10*time.Minute)
+			require.NoError(t, err)
+		},
+		"by an Extend of another handle": func(t *testing.T, _ *fakeRedis, a *Lock) {
+			b, err := a.lk.Resume(t.Context(), "a", a.Token(), time.Second)
+			require.NoError(t, err)
+			require.NoError(t, b.Extend(t.Context(), 10*time.Minute))
+			require.NotEmpty(t, b.Detach())
+		},
+		"by an Extend whose reply is lost": func(t *testing.T, r *fakeRedis, a *Lock) {
+			r.net.fail(opExtend, cutReply, wire.Tries)
+			require.Error(t, a.Extend(t.Context(), 10*time.Minute))
+		},
+		"by a Resume whose reply is lost": func(t *testing.T, r *fakeRedis, a *Lock) {
+			r.net.fail(opExtend, cutReply, wire.Tries)
+			_, err := a.lk.Resume(t.Context(), "a", a.Token(), 10*time.Minute)
+			require.Error(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				a, err := r.locker().TryAcquire(t.Context(), "a", time.Second)
+				require.NoError(t, err)
+				prolong(t, r, a)
+				arrive := r.delayReleases()
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				require.Error(t, a.Release(ctx))
+				time.Sleep(45 * time.Second)
+				_, err = a.lk.Resume(t.Context(), "a", a.Token(), 10*time.Minute)
+				requireFailure(t, err, opResume, "lock:a", ErrReleased)
+				arrive()
+				require.NoError(t, r.acquire("a", time.Minute).Err())
+			})
+		})
+	}
+}
+
 // What is known of tokens that may yet be released does not grow for ever.
 func TestDoubtsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
