@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/e2e3f2a3/redislock/internal/lease"
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -22,10 +23,8 @@ type acquisition struct {
 	subject
 	claim claim
 
-	inbox string                         // the one in the last ticket
-	ready struct{ inbox, ticket string } // a ticket that is made already
-
-	waiter waiter // of Acquire
+	waiter   line.Waiter // of Acquire
+	reported bool        // there is something in the log
 }
 
 // newAcquisition checks everything that can be checked without traffic.
@@ -54,27 +53,19 @@ func (a *acquisition) failed(err error) error {
 	return &Error{Op: a.op, Key: a.keys.lock, Err: err}
 }
 
-// outcome is what one request came to: a lock, or that somebody else holds it,
-// or an error.
+// outcome is what the requests of an acquisition have come to so far: a lock,
+// or an error, or neither: somebody else holds it.
 type outcome struct {
-	lock   *Lock
-	left   time.Duration // of the other holder's lease; negative without an end
-	server int64         // time of the server, us
-	queued bool          // our ticket stands in the queue
-	err    error
-
-	opposed bool // of a failure: somebody else has a part of the servers
+	lock *Lock
+	err  error
 }
 
 // outcome makes a lock of a reply that grants it.
 func (a *acquisition) outcome(r acquireReply, err error) outcome {
-	switch {
-	case err != nil:
-		return outcome{err: err, opposed: r.opposed}
-	case !r.acquired:
-		return outcome{left: r.left, server: r.server, queued: r.queued}
+	if err != nil || !r.acquired {
+		return outcome{err: err}
 	}
-	return outcome{lock: a.lk.newLock(a, grant{fence: r.fence, server: r.server, anchor: r.sent})}
+	return outcome{lock: a.lk.newLock(a, line.Grant{Fence: r.fence, Server: r.server, Anchor: r.sent})}
 }
 
 // first tries until there is an answer, or a failure that repeating does not
@@ -112,7 +103,7 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 	}
 	a.claim.undo(ctx)
 	var stray *wire.StrayError
-	if a.waiter.reported || errors.As(err, &stray) {
+	if a.reported || errors.As(err, &stray) {
 		a.lk.reports.wait(ctx)
 	}
 	return nil, a.failed(err)
@@ -120,25 +111,19 @@ func (a *acquisition) finish(ctx context.Context, lock *Lock, err error) (*Lock,
 
 // ticket is the text of the one for an inbox.
 func (a *acquisition) ticket(inbox string) string {
-	switch inbox {
-	case "":
-		return "" // it never had one
-	case a.ready.inbox:
-		return a.ready.ticket
-	}
 	return a.ticketFor(inbox).text(a.lk.opts.prefix, &a.keys, a.token)
 }
 
+// mostPrepared is how much metadata a ticket may have that is kept in memory
+// while its goroutine waits.
+const mostPrepared = 256
+
 // prepareTicket formats the ticket while its goroutine is idle, so that the
 // releasing goroutine does not have to.
-//
-// With much metadata it is not worth the memory.
 func (a *acquisition) prepareTicket(inbox string) {
-	if len(a.opts.metadata) > 256 {
-		return
+	if inbox != "" && len(a.opts.metadata) <= mostPrepared {
+		a.lk.lines.Prepare(&a.waiter, inbox, a.ticket(inbox))
 	}
-	ticket := a.ticket(inbox)
-	a.ready.inbox, a.ready.ticket = inbox, ticket
 }
 
 // --- waiting -----------------------------------------------------------------
@@ -147,12 +132,13 @@ func (a *acquisition) prepareTicket(inbox string) {
 // for good. Where nobody else holds the lock or waits, that takes one question.
 func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 	w := &a.waiter
-	w.a = a
-	a.lk.lines.join(w)
+	w.Owner, w.Key, w.Token, w.TTL = a, a.keys.lock, a.token.text, a.ttl
+	w.Asks = a.lk.opts.replicas > 0
+	a.prepareTicket(a.lk.lines.Join(w))
 	err = errInterrupted // until there is a result: a hook of the client may panic
 	defer func() {
 		interrupted := errors.Is(err, errInterrupted)
-		if lock = a.lk.lines.leave(w, lock, err); lock != nil {
+		if lock = a.leave(lock, err); lock != nil {
 			err = nil
 		}
 		switch {
@@ -164,22 +150,42 @@ func (a *acquisition) wait(ctx context.Context) (lock *Lock, err error) {
 			a.claim.undo(ctx)
 		}
 	}()
-	return w.run(ctx)
+	return a.run(ctx)
+}
+
+// leave takes the waiter out of its line, with the lock, or with nil and why. A
+// grant that came before is a lock as well.
+func (a *acquisition) leave(lock *Lock, err error) *Lock {
+	if late := a.lk.lines.Leave(&a.waiter, lock != nil, err, isOwn(err)); late != nil {
+		lock = a.lk.newLock(a, *late)
+	}
+	if lock != nil && lock.hasEnded() { // perhaps before the line knew of it
+		a.lk.lines.Lost(lock.keys.lock, lock.token.text)
+	}
+	return lock
+}
+
+// isOwn tells whether a failure says nothing about the others in a line, and
+// was no failure of Redis: it is due to the ctx or to the TTL of the caller
+// that failed, or a panic.
+func isOwn(err error) bool {
+	var stray *wire.StrayError
+	return wire.IsContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &stray)
 }
 
 // run asks Redis whenever it is due, and waits for a grant in between.
-func (w *waiter) run(ctx context.Context) (*Lock, error) {
+func (a *acquisition) run(ctx context.Context) (*Lock, error) {
 	for {
 		out := outcome{}
-		switch g, due := w.a.lk.lines.next(w); {
+		switch g, due := a.lk.lines.Next(&a.waiter); {
 		case g != nil:
-			out = w.accept(*g)
+			out = a.accept(*g)
 		case due:
-			out = w.ask(ctx)
+			out = a.ask(ctx)
 		default:
 			select {
 			case <-ctx.Done():
-			case <-w.wake:
+			case <-a.waiter.Wake():
 				continue
 			}
 		}
@@ -187,7 +193,7 @@ func (w *waiter) run(ctx context.Context) (*Lock, error) {
 		case out.lock != nil:
 			return out.lock, nil
 		case ctx.Err() != nil:
-			return nil, w.gaveUp(ctx)
+			return nil, a.gaveUp(ctx)
 		case out.err != nil:
 			return nil, out.err
 		}
@@ -196,79 +202,82 @@ func (w *waiter) run(ctx context.Context) (*Lock, error) {
 
 // accept makes a lock of a grant. If the grant comes too late, asking Redis
 // will tell whether the lock is still ours.
-func (w *waiter) accept(g grant) outcome {
-	lock := w.lockOf(g)
-	if lock == nil && g.err == nil {
-		w.a.lk.lines.askAgain(w)
+func (a *acquisition) accept(g line.Grant) outcome {
+	if a.waiter.Counts(g, time.Now()) {
+		return outcome{lock: a.lk.newLock(a, g)}
 	}
-	return outcome{lock: lock, err: g.err}
-}
-
-// lockOf is the lock of a grant, or nil if it has to be confirmed by asking:
-// its lease is over, or replicas have to acknowledge it.
-func (w *waiter) lockOf(g grant) *Lock {
-	if w.a.lk.opts.replicas > 0 {
-		return nil
+	if g.Err == nil {
+		a.lk.lines.AskAgain(&a.waiter)
 	}
-	if g.err != nil || lease.From(g.anchor, w.a.ttl).Remaining(time.Now()) <= 0 {
-		return nil
-	}
-	return w.a.lk.newLock(w.a, g)
+	return outcome{err: g.Err}
 }
 
 // ask puts the question to Redis: with a ticket if there is an inbox. A grant
 // that arrives before the reply is taken, and the reply left to the background.
 // The outcome has an error only if the waiting is over.
-func (w *waiter) ask(ctx context.Context) outcome {
-	t, expecting := w.a.lk.lines.begin(w)
-	try := acquireTry{ticketing: t, alone: w.apart} // only w's own goroutine writes that
-	if expecting {
-		return w.askUnlessGranted(ctx, try)
+func (a *acquisition) ask(ctx context.Context) outcome {
+	q := a.lk.lines.Begin(&a.waiter)
+	try := acquireTry{ticketing: a.ticketing(q), alone: q.Alone}
+	if q.Expecting {
+		return a.askUnlessGranted(ctx, try)
 	}
-	r, err := w.a.claim.acquire(ctx, try)
-	return w.answered(ctx, r, err)
+	r, err := a.claim.acquire(ctx, try)
+	return a.answered(ctx, r, err)
+}
+
+func (a *acquisition) ticketing(q line.Question) (t ticketing) {
+	if q.Inbox == "" {
+		return t
+	}
+	t = ticketing{inbox: q.Inbox, ticket: q.Ticket, place: q.Place}
+	if t.ticket == "" {
+		t.ticket = a.ticket(q.Inbox)
+	}
+	if q.Stale != "" {
+		t.stale = a.ticket(q.Stale)
+	}
+	return t
 }
 
 // askUnlessGranted is a function of its own since its closure costs an
 // allocation.
-func (w *waiter) askUnlessGranted(ctx context.Context, try acquireTry) outcome {
-	var g *grant
-	try.wake = w.wake
+func (a *acquisition) askUnlessGranted(ctx context.Context, try acquireTry) outcome {
+	var g *line.Grant
+	try.wake = a.waiter.Wake()
 	try.enough = func() bool {
-		g = w.a.lk.lines.take(w)
+		g = a.lk.lines.Take(&a.waiter)
 		return g != nil
 	}
-	r, err := w.a.claim.acquire(ctx, try)
+	r, err := a.claim.acquire(ctx, try)
 	if r.overtaken {
-		return w.accept(*g)
+		return a.accept(*g)
 	}
-	return w.answered(ctx, r, err)
+	return a.answered(ctx, r, err)
 }
 
-func (w *waiter) answered(ctx context.Context, r acquireReply, err error) outcome {
-	out := w.a.outcome(r, err)
+func (a *acquisition) answered(ctx context.Context, r acquireReply, err error) outcome {
+	out := a.outcome(r, err)
 	out.err = wire.Ended(ctx, out.err)
-	if ctx.Err() == nil {
-		out.err = w.a.lk.lines.learned(w, r.sent, out)
-		w.warnOfOutage()
+	if ctx.Err() != nil {
+		return out
+	}
+	var outage error
+	out.err, outage = a.lk.lines.Learned(&a.waiter, line.Answer{
+		Sent: r.sent, Granted: out.lock != nil, Queued: r.queued, Remaining: r.left, Server: r.server,
+		Err: out.err, Lasting: !worthRepeating(out.err), Opposed: r.opposed,
+	})
+	if outage != nil { // one line for each time that Redis fails while we wait
+		a.reported = true
+		a.lk.reports.warn("redislock: waiting for a lock while Redis does not serve", "key", a.keys.lock, "error", outage)
 	}
 	return out
-}
-
-// warnOfOutage logs one line for each time that Redis fails while we wait.
-func (w *waiter) warnOfOutage() {
-	if err := w.a.lk.lines.newOutage(w.line); err != nil {
-		w.reported = true
-		w.a.lk.reports.warn("redislock: waiting for a lock while Redis does not serve",
-			"key", w.a.keys.lock, "error", err)
-	}
 }
 
 // gaveUp is the error of one whose ctx ended. Only where the last answer was
 // that somebody else holds the lock it is ErrNotAcquired: an outage is not
 // contention.
-func (w *waiter) gaveUp(ctx context.Context) error {
-	contended, outage := w.a.lk.lines.lastAnswer(w)
+func (a *acquisition) gaveUp(ctx context.Context) error {
+	contended, outage := a.lk.lines.LastAnswer(&a.waiter)
 	switch {
 	case outage != nil:
 		return fmt.Errorf("%w while Redis did not serve: %w", wire.ContextError(ctx), outage)
@@ -292,7 +301,7 @@ func (a *acquisition) resume(ctx context.Context, departures int) (lock *Lock, f
 	defer func() {
 		if !a.lk.handles.resumed(a.token.text, departures) && lock != nil {
 			lock.endWith(&lock.released)
-			a.lk.lines.lost(lock)
+			a.lk.lines.Lost(lock.keys.lock, lock.token.text)
 			lock, failure = nil, a.failed(errResumedTooLate)
 		}
 	}()
@@ -320,10 +329,10 @@ func (a *acquisition) resumed(r extendReply, late bool) (*Lock, error) {
 	case lease.From(r.sent, a.ttl).Remaining(time.Now()) <= 0:
 		return nil, a.failed(errLate)
 	}
-	lock := a.lk.newLock(a, grant{fence: r.fence, anchor: r.sent})
+	lock := a.lk.newLock(a, line.Grant{Fence: r.fence, Anchor: r.sent})
 	if late {
 		lock.term.MayBeCutTo(a.ttl)
 	}
-	a.lk.lines.held(lock)
+	a.lk.noteHeld(lock)
 	return lock, nil
 }

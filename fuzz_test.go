@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -138,7 +139,7 @@ func FuzzReplies(f *testing.F) {
 		require.True(t, !r.found || err == nil && (n == 1 || reply == wire.ReplyDone))
 		require.True(t, err == nil || r == releaseReply{})
 		_, _ = parseInspect(reply)
-		_, _, _ = parseGrant(reply)
+		_, _, _ = line.ParseGrant(reply)
 		_, _ = parseDone(reply)
 		require.Less(t, len(wire.Unexpected(reply).Error()), 300)
 	})

@@ -28,8 +28,7 @@ type Locker struct {
 	opts    *options
 
 	clocks  lease.Clocks
-	lines   lines
-	inboxes line.Inboxes
+	lines   line.Lines
 	handles handles[*Lock]
 	doubts  doubts
 	reports *reports
@@ -59,14 +58,15 @@ func New(client Client, opts ...Option) *Locker {
 	o := newOptions(opts)
 	s := newSingle(d.engine(client, o), o)
 	lk := newLocker(s, d.cluster != nil, o)
-	s.undoings.freed, s.undoings.ended = lk.lines.askHead, lk.doubts.forget
+	s.undoings.freed, s.undoings.ended = lk.lines.AskHead, lk.doubts.forget
 	return lk
 }
 
 func newLocker(b backend, clustered bool, opts *options) *Locker {
 	lk := &Locker{naming: naming{opts.prefix, clustered}, backend: b, opts: opts, reports: opts.reports}
-	lk.inboxes.Config = line.Config{
-		Prefix: opts.prefix, Home: b.home, Received: lk.pushed, Changed: lk.lines.wakeHeads,
+	lk.lines.Poll, lk.lines.Clustered = opts.pollInterval, clustered
+	lk.lines.Inboxes.Config = line.Config{
+		Prefix: opts.prefix, Home: b.home, Received: lk.pushed, Changed: lk.lines.Changed,
 		Warn: opts.reports.warn, Log: opts.reports,
 	}
 	return lk
@@ -74,9 +74,18 @@ func newLocker(b backend, clustered bool, opts *options) *Locker {
 
 // pushed is told what was published to an inbox.
 func (lk *Locker) pushed(payload string) {
-	token, g, ok := parseGrant(payload)
-	if ok && !lk.lines.pushed(token, g) && g.fence > 0 {
+	token, g, ok := line.ParseGrant(payload)
+	if ok && !lk.lines.Pushed(token, g) && g.Fence > 0 {
 		lk.backend.pushed(token) // or noise, or given back by now
+	}
+}
+
+// noteHeld tells those that wait here of a lock that nobody here had to wait
+// for.
+func (lk *Locker) noteHeld(l *Lock) {
+	lk.lines.Held(l.keys.lock, l.token.text)
+	if l.hasEnded() { // perhaps before the line knew of it
+		lk.lines.Lost(l.keys.lock, l.token.text)
 	}
 }
 
@@ -133,7 +142,7 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 	out := a.first(ctx)
 	switch {
 	case out.lock != nil:
-		lk.lines.held(out.lock)
+		lk.noteHeld(out.lock)
 	case out.err == nil:
 		out.err = ErrNotAcquired
 	}
@@ -286,20 +295,20 @@ type Lock struct {
 
 // newLock makes the handle of a lock that Redis has granted, and starts what
 // looks after it: its term and, if there is to be one, the watchdog.
-func (lk *Locker) newLock(a *acquisition, g grant) *Lock {
+func (lk *Locker) newLock(a *acquisition, g line.Grant) *Lock {
 	l := &Lock{
-		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.fence, claim: a.claim,
-		granted: g.server, least: a.opts.minHold,
+		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.Fence, claim: a.claim,
+		granted: g.Server, least: a.opts.minHold,
 	}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
 	lk.handles.enter(l.token.text, l, a.ttl)
 	if !a.opts.watchdog {
-		l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
+		l.term.Start(&lk.clocks, g.Anchor, a.ttl, l.checkLease)
 		return l
 	}
 	l.changed = make(chan struct{}, 1)
 	ctx := l.renewalContext(a.opts) // before the term starts, which may be over at once
-	l.term.Start(&lk.clocks, g.anchor, a.ttl, l.checkLease)
+	l.term.Start(&lk.clocks, g.Anchor, a.ttl, l.checkLease)
 	go l.watch(ctx)
 	return l
 }
@@ -458,13 +467,19 @@ func (l *Lock) endWith(cause error) (first bool) {
 	return first
 }
 
+// hasEnded tells whether the lock has ended, or may have: a release was sent.
+func (l *Lock) hasEnded() bool {
+	cause, _ := l.term.Peek()
+	return cause != nil
+}
+
 // lose ends the lock, unless it has ended already.
 func (l *Lock) lose(why string) {
 	lost := l.failed(opHold, fmt.Errorf("%w: %s", ErrLost, why))
 	if !l.endWith(lost) {
 		return
 	}
-	l.lk.lines.lost(l)
+	l.lk.lines.Lost(l.keys.lock, l.token.text)
 	l.mu.Lock()
 	silent := l.release.underWay() // which will have something to say itself
 	l.mu.Unlock()

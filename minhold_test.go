@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -308,7 +309,7 @@ func TestGrantThatNobodyGetsKeepsNothing(t *testing.T) {
 	})
 }
 
-// panicWithGrant has the head of the line for "a" be granted the lock, and
+// panicWithGrant has the one that asks be brought along by a release, and
 // panics.
 type panicWithGrant struct {
 	lk   *Locker
@@ -322,9 +323,9 @@ func (h panicWithGrant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		err := next(ctx, cmd)
 		if cmd.Name() == "evalsha" && h.done.CompareAndSwap(false, true) {
 			now := time.Now()
-			h.lk.lines.mu.Lock()
-			h.lk.lines.names["lock:a"].head().give(grant{fence: now.UnixMicro(), server: now.UnixMicro(), anchor: now})
-			h.lk.lines.mu.Unlock()
+			h.lk.lines.Held("lock:a", "holder")
+			w, _, _ := h.lk.lines.Bring("lock:a", "holder")
+			h.lk.lines.Brought(w, line.News{Next: line.NextGranted, Sent: now, Fence: now.UnixMicro(), Server: now.UnixMicro()})
 			panic("of a hook")
 		}
 		return err

@@ -55,7 +55,7 @@ func (r *fakeRedis) queuedFor(name string) int {
 
 // subscribers is how many are subscribed to the inbox of a Locker.
 func (r *fakeRedis) subscribers(lk *Locker) int {
-	channel := lk.inboxes.Of("lock:a").Channel
+	channel := lk.lines.Inboxes.Of("lock:a").Channel
 	return r.PubSubNumSub(channel)[channel]
 }
 
@@ -146,7 +146,7 @@ func TestASubscriptionThatIsNotWhereTheScriptsRunIsReportedOnce(t *testing.T) {
 		said := r.logged("waiting by polling")
 		require.Len(t, said, 1)
 		require.Contains(t, said[0], "WARN")
-		require.Contains(t, said[0], lk.inboxes.Of("lock:a").Channel)
+		require.Contains(t, said[0], lk.lines.Inboxes.Of("lock:a").Channel)
 		time.Sleep(10 * time.Minute)
 		require.Len(t, r.logged(""), 1)
 		require.LessOrEqual(t, client.count(), 6+20, "at last every 30 s")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -214,7 +215,7 @@ func (l *Lock) departs() {
 func (l *Lock) endOthers() (ended []*Lock) {
 	for _, other := range l.lk.handles.depart(l.token.text, l) {
 		if other.endWith(other.failed(opHold, errReleasedByOther)) {
-			other.lk.lines.lost(other)
+			other.lk.lines.Lost(other.keys.lock, other.token.text)
 			other.claim.abandon()
 			ended = append(ended, other)
 		}
@@ -386,11 +387,14 @@ func (l *Lock) doubt() {
 // next one that waits in this process. It reports whether there was something
 // to release.
 func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err error) {
-	next, inbox := l.lk.lines.bring(l)
+	next, inbox, ticket := l.lk.lines.Bring(l.keys.lock, l.token.text)
 	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l)}
 	if next != nil {
-		a := next.a
-		try.next = handOver{to: a.claim, inbox: inbox, ticket: a.ticket(inbox), ttl: a.ttl}
+		a := next.Owner.(*acquisition)
+		if ticket == "" {
+			ticket = a.ticket(inbox)
+		}
+		try.next = handOver{to: a.claim, inbox: inbox, ticket: ticket, ttl: a.ttl}
 	}
 	var r releaseReply
 	err = errInterrupted // until there is a result: a hook of the client may panic
@@ -405,13 +409,16 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err 
 
 // deliver tells the next one what became of it. If it is not there any more,
 // what has been done for it has to be undone, or the one behind it has to ask.
-func (lk *Locker) deliver(ctx context.Context, next *waiter, r releaseReply, err error) {
-	switch left, lock := lk.lines.brought(next, r, err); {
-	case !left:
-	case r.next == nextNone && !wire.MaybeExecuted(err):
-		lk.lines.askHead(next.a.keys.lock)
-	case lock == nil:
-		next.a.claim.undo(ctx)
+func (lk *Locker) deliver(ctx context.Context, next *line.Waiter, r releaseReply, err error) {
+	gone, served := lk.lines.Brought(next, line.News{
+		Next: r.next, Sent: r.sent, Fence: r.fence, Server: r.server, Remaining: r.left, Failed: err != nil,
+	})
+	switch {
+	case !gone:
+	case r.next == line.NextNobody && !wire.MaybeExecuted(err):
+		lk.lines.AskHead(next.Key)
+	case !served:
+		next.Owner.(*acquisition).claim.undo(ctx)
 	}
 }
 

@@ -102,7 +102,7 @@ func TestWaitersRideOutThatConnectionsCannotBeSetUp(t *testing.T) {
 		tickets := func(lk *Locker) (n int) {
 			queue, _ := r.ZMembers(lock.keys.queue)
 			for _, ticket := range queue {
-				n += strings.Count(ticket, lk.inboxes.Of(lock.keys.lock).ID)
+				n += strings.Count(ticket, lk.lines.Inboxes.Of(lock.keys.lock).ID)
 			}
 			return n
 		}

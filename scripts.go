@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/e2e3f2a3/redislock/internal/line"
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
@@ -203,18 +204,10 @@ func (a *releaseArgs) request(limit time.Duration, keys *lockKeys) (r wire.Reque
 	return r
 }
 
-// What became of the ticket that a release brought along.
-const (
-	nextNone    = 0 // nothing: the lock is free, or was not the caller's
-	nextGranted = 1 // it has the lock
-	nextQueued  = 2 // somebody else has it, the ticket is in the queue
-	nextPassed  = 3 // somebody else has it, the ticket could not be queued
-)
-
 type releaseReply struct {
-	sent   time.Time // before the request was written, on our clock
-	found  bool      // the key held the token
-	next   int64
+	sent   time.Time     // before the request was written, on our clock
+	found  bool          // the key held the token
+	next   line.Next     // what became of the ticket that was brought along
 	fence  int64         // of the next one, if granted
 	left   time.Duration // lease of the current owner, if it is another
 	server int64         // time of the server, us
@@ -235,7 +228,7 @@ func parseRelease(reply string) (r releaseReply, err error) {
 		return r, wire.Unexpected(reply)
 	}
 	left := time.Duration(min(n[2], milliseconds(maxLease))) * time.Millisecond
-	return releaseReply{found: true, next: n[1], fence: n[2], left: left, server: n[3]}, nil
+	return releaseReply{found: true, next: line.Next(n[1]), fence: n[2], left: left, server: n[3]}, nil
 }
 
 // --- raise.lua, retake.lua, handback.lua: of a quorum --------------------------

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/e2e3f2a3/redislock/internal/clocktest"
+	"github.com/e2e3f2a3/redislock/internal/line"
 )
 
 // A machine that was suspended wakes with a lock whose timer has not fired. (In
@@ -44,7 +45,7 @@ func suspendable(lk *Locker) (*Locker, *clocktest.Clock) {
 func unconnected(t *testing.T, lk *Locker) *Lock {
 	a, err := lk.newAcquisition(t.Context(), opAcquire, "a", time.Hour, acquireOptions{})
 	require.NoError(t, err)
-	lock := lk.newLock(a, grant{fence: 1, anchor: time.Now()})
+	lock := lk.newLock(a, line.Grant{Fence: 1, Anchor: time.Now()})
 	t.Cleanup(func() { lock.endWith(errInterrupted) })
 	return lock
 }

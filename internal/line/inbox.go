@@ -1,5 +1,3 @@
-// Package line is for the line of waiters. So far it has the inbox, on which
-// Redis announces the next owner. It knows nothing of locks.
 package line
 
 import (
@@ -10,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -93,6 +92,9 @@ type Inbox struct {
 
 	of *Config
 
+	live  atomic.Bool // Redis has confirmed the subscription. It changes under mu only
+	flaps atomic.Bool // brief > 1, for readers without mu
+
 	mu        sync.Mutex
 	on        wire.Subscriber
 	users     int // names that are waited for
@@ -101,8 +103,7 @@ type Inbox struct {
 	notBefore time.Time // after a refusal
 	warned    bool
 
-	live    bool          // Redis has confirmed the subscription
-	since   time.Time     // when it did
+	since   time.Time     // when Redis confirmed the subscription
 	ps      *redis.PubSub // the subscription, to be closed when it is given up
 	givenUp bool
 	brief   int          // subscriptions in a row that did not last
@@ -130,6 +131,7 @@ func (in *Inbox) setSubscriber(on wire.Subscriber) {
 	defer in.mu.Unlock()
 	if was, ok := in.on.(*redis.Client); in.on == nil || ok && was != on { // others may not be comparable
 		in.on, in.notBefore = on, time.Time{}
+		in.start()
 	}
 }
 
@@ -152,7 +154,7 @@ func (in *Inbox) Need(waiting bool) {
 
 // start has somebody listen, if there is need.
 func (in *Inbox) start() {
-	if in.users > 0 && !in.running && time.Now().After(in.notBefore) {
+	if in.users > 0 && !in.running && !time.Now().Before(in.notBefore) {
 		in.running = true
 		go in.listen()
 	}
@@ -160,13 +162,7 @@ func (in *Inbox) start() {
 
 // LiveID is what stands in a ticket: the inbox if grants can arrive, else None.
 func (in *Inbox) LiveID() string {
-	if in == nil {
-		return None
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if !in.live {
-		in.start() // after a refusal, when it is time to try again
+	if in == nil || !in.live.Load() {
 		return None
 	}
 	return in.ID
@@ -179,7 +175,8 @@ func (in *Inbox) idle() bool {
 	if in.users > 0 || time.Since(in.idleSince) < inboxLinger {
 		return false
 	}
-	in.running, in.live, in.ps, in.givenUp = false, false, nil, false
+	in.running, in.ps, in.givenUp = false, nil, false
+	in.live.Store(false)
 	return true
 }
 
@@ -216,20 +213,23 @@ func (in *Inbox) listen() {
 // If Redis refuses there will be no next one.
 func (in *Inbox) ended(err error) (d time.Duration, again bool) {
 	in.mu.Lock()
-	worked, lasted, givenUp := in.live, in.live && time.Since(in.since) >= inboxLasts, in.givenUp
-	in.live, in.ps, in.givenUp = false, nil, false
+	worked, givenUp := in.live.Load(), in.givenUp
+	lasted := worked && time.Since(in.since) >= inboxLasts
+	in.live.Store(false)
+	in.ps, in.givenUp = nil, false
 	again = givenUp || wire.IsOutage(err)
 	if !givenUp {
 		in.trouble = err
 	}
 	switch {
 	case lasted:
-		in.brief, in.pause = 0, wire.Backoff{}
+		in.setBrief(0)
+		in.pause = wire.Backoff{}
 	case givenUp || !again:
 	case worked && in.brief == 0:
-		in.brief++
+		in.setBrief(1)
 	case worked:
-		in.brief++
+		in.setBrief(in.brief + 1)
 		if in.brief == 2 {
 			in.flapped = time.Now()
 		}
@@ -262,7 +262,8 @@ func (in *Inbox) ended(err error) (d time.Duration, again bool) {
 func (in *Inbox) confirmed() {
 	in.mu.Lock()
 	since := time.Now()
-	in.live, in.since = true, since
+	in.since = since
+	in.live.Store(true)
 	in.placed.begin()
 	flaps := in.brief > 1
 	if !flaps {
@@ -280,8 +281,9 @@ func (in *Inbox) confirmed() {
 // there.
 func (in *Inbox) lasts(since time.Time) {
 	in.mu.Lock()
-	if in.live && in.since.Equal(since) {
-		in.brief, in.pause, in.trouble = 0, wire.Backoff{}, nil
+	if in.live.Load() && in.since.Equal(since) {
+		in.setBrief(0)
+		in.pause, in.trouble = wire.Backoff{}, nil
 	}
 	in.mu.Unlock()
 	in.stands(since)
@@ -291,7 +293,7 @@ func (in *Inbox) lasts(since time.Time) {
 // more.
 func (in *Inbox) stands(since time.Time) {
 	in.mu.Lock()
-	stands := in.live && in.since.Equal(since)
+	stands := in.live.Load() && in.since.Equal(since)
 	if stands {
 		in.closeGap()
 	}
@@ -322,13 +324,12 @@ func (in *Inbox) closeGap() {
 }
 
 // Flaps tells whether subscriptions are made and cut again and again.
-func (in *Inbox) Flaps() bool {
-	if in == nil {
-		return false
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.brief > 1
+func (in *Inbox) Flaps() bool { return in != nil && in.flaps.Load() }
+
+// setBrief counts subscriptions that did not last. The caller has locked mu.
+func (in *Inbox) setBrief(n int) {
+	in.brief = n
+	in.flaps.Store(n > 1)
 }
 
 // refused ends the listener for a while; waiters poll.
@@ -340,10 +341,18 @@ func (in *Inbox) refused(err error) {
 	in.running = false
 	in.notBefore = time.Now().Add(inboxRefused)
 	in.mu.Unlock()
+	time.AfterFunc(inboxRefused, in.tryAgain)
 	if warn {
 		in.of.Warn("redislock: Redis refuses the subscription for pushes; waiting by polling",
 			"channel", in.Channel, "error", err)
 	}
+}
+
+// tryAgain is called some time after a refusal.
+func (in *Inbox) tryAgain() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.start()
 }
 
 var (
@@ -376,7 +385,7 @@ func (in *Inbox) subscribe(ctx context.Context) error {
 			if err := in.received(message); err != nil {
 				return err
 			}
-		case in.isLive() && errors.As(err, new(redis.Error)):
+		case in.live.Load() && errors.As(err, new(redis.Error)):
 			probing = false // an answer to PING, whatever it says: MISCONF, or that we must not
 		case !wire.IsTimeout(err):
 			return err
@@ -389,12 +398,6 @@ func (in *Inbox) subscribe(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-func (in *Inbox) isLive() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.live
 }
 
 func (in *Inbox) received(message any) error {

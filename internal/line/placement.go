@@ -78,7 +78,7 @@ func (p *placement) missed(sent time.Time) bool {
 func (in *Inbox) Queued(sent time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.live && !sent.Before(in.since) {
+	if in.live.Load() && !sent.Before(in.since) {
 		in.placed.found(sent)
 		in.trouble = nil
 	}
@@ -89,7 +89,7 @@ func (in *Inbox) Queued(sent time.Time) {
 func (in *Inbox) NotQueued(sent time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if !in.live || in.givenUp || sent.Before(in.since) {
+	if !in.live.Load() || in.givenUp || sent.Before(in.since) {
 		return
 	}
 	if in.brief > 1 {
@@ -123,7 +123,7 @@ func (in *Inbox) Polls(since time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	said := noSubscriptionSaid
-	if in.live { // then one subscription at least was given up, in vain
+	if in.live.Load() { // then one subscription at least was given up, in vain
 		said = PollingSaid
 		since = later(since, in.placed.first)
 	}

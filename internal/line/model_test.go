@@ -1,4 +1,4 @@
-package redislock
+package line
 
 import (
 	"fmt"
@@ -194,7 +194,7 @@ type messageState struct {
 
 type budget struct{ faults, cancels, lapses, polls uint8 }
 
-type state struct {
+type world struct {
 	key    token
 	queue  [maxQueue]ticketState
 	net    [maxNet]messageState // sorted; the empty ones first
@@ -256,9 +256,9 @@ type model struct {
 	flaws     flaws
 }
 
-func (m *model) proc(s *state, t token) *procState { return &s.procs[m.of[t]] }
+func (m *model) proc(s *world, t token) *procState { return &s.procs[m.of[t]] }
 
-func (m *model) initial() (s state) {
+func (m *model) initial() (s world) {
 	s.budget = m.budget
 	for p := range m.procs() {
 		if m.listening && !m.deaf[p] {
@@ -272,15 +272,15 @@ func (m *model) procs() int          { return slices.Max(m.of) + 1 }
 func (m *model) tokens() int         { return len(m.of) - 1 }
 func (m *model) name(t token) string { return fmt.Sprintf("%c%d", 'A'+m.of[t], t) }
 func (m *model) letter(p int) string { return string(rune('A' + p)) }
-func (s *state) trusts(t token) bool { return s.w[t].valid && s.w[t].phase == holding }
-func (m *model) alive(s *state, t token) bool {
+func (s *world) trusts(t token) bool { return s.w[t].valid && s.w[t].phase == holding }
+func (m *model) alive(s *world, t token) bool {
 	return m.proc(s, t).sub != absent || m.flaws.deadServed
 }
 
 // ---- Redis
 
 // acquire is lua/acquire.lua.
-func (m *model) acquire(s *state, q messageState) messageState {
+func (m *model) acquire(s *world, q messageState) messageState {
 	t := q.tok
 	if s.key == t && !m.flaws.acquireForgets {
 		return m.answer(s, q, granted)
@@ -313,12 +313,12 @@ func onlyIf(ok bool, t token) token {
 	return 0
 }
 
-func (m *model) answer(s *state, q messageState, r result) messageState {
+func (m *model) answer(s *world, q messageState, r result) messageState {
 	return messageState{kind: answer, tok: q.tok, res: r, n: s.w[q.tok].given}
 }
 
 // release is lua/release.lua.
-func (m *model) release(s *state, q messageState) messageState {
+func (m *model) release(s *world, q messageState) messageState {
 	a := messageState{kind: releaseAnswer, tok: q.tok, next: q.next, undo: q.undo, inTime: q.inTime}
 	if s.key != q.tok && !(m.flaws.releaseUnchecked && s.key != 0) {
 		if q.undo && !m.flaws.releaseKeepsOwn {
@@ -357,7 +357,7 @@ func (m *model) release(s *state, q messageState) messageState {
 
 // firstInQueue is first_in_queue: dead tickets before the first live one go
 // too.
-func (m *model) firstInQueue(s *state, own token) (first ticketState, isOwn bool) {
+func (m *model) firstInQueue(s *world, own token) (first ticketState, isOwn bool) {
 	for s.queue[0].tok != 0 {
 		first = s.queue[0]
 		copy(s.queue[:], s.queue[1:])
@@ -370,7 +370,7 @@ func (m *model) firstInQueue(s *state, own token) (first ticketState, isOwn bool
 }
 
 // handOver is hand_over. It also watches over the order.
-func (m *model) handOver(s *state, t token, place uint8, tell bool) {
+func (m *model) handOver(s *world, t token, place uint8, tell bool) {
 	if s.key != t {
 		s.w[t].given++
 	}
@@ -388,7 +388,7 @@ func (m *model) handOver(s *state, t token, place uint8, tell bool) {
 	}
 }
 
-func (m *model) enqueue(s *state, t token, place uint8) {
+func (m *model) enqueue(s *world, t token, place uint8) {
 	for i, q := range s.queue {
 		switch {
 		case q.tok == t:
@@ -403,9 +403,9 @@ func (m *model) enqueue(s *state, t token, place uint8) {
 	panic("the queue is too small")
 }
 
-func (s *state) withdraw(t token) { s.withdrawAfter(-1, t) }
+func (s *world) withdraw(t token) { s.withdrawAfter(-1, t) }
 
-func (s *state) withdrawAfter(i int, t token) {
+func (s *world) withdrawAfter(i int, t token) {
 	for j := i + 1; j < maxQueue; j++ {
 		if s.queue[j].tok == t {
 			copy(s.queue[j:], s.queue[j+1:])
@@ -416,12 +416,12 @@ func (s *state) withdrawAfter(i int, t token) {
 }
 
 // now is a time of the server later than all others in the state.
-func (m *model) now(s *state) (now uint8) {
+func (m *model) now(s *world) (now uint8) {
 	s.places(func(p *uint8) { now = max(now, *p) })
 	return now + 1
 }
 
-func (s *state) places(visit func(*uint8)) {
+func (s *world) places(visit func(*uint8)) {
 	for i := range s.queue {
 		visit(&s.queue[i].place)
 	}
@@ -435,7 +435,7 @@ func (s *state) places(visit func(*uint8)) {
 
 // ---- lines.go
 
-func (m *model) head(s *state, p int) token {
+func (m *model) head(s *world, p int) token {
 	for t := 1; t <= m.tokens(); t++ {
 		if m.of[t] == p && s.w[t].phase == waiting {
 			return token(t)
@@ -444,14 +444,14 @@ func (m *model) head(s *state, p int) token {
 	return 0
 }
 
-func (m *model) join(s *state, t token) {
+func (m *model) join(s *world, t token) {
 	s.w[t].phase = waiting
 	if m.head(s, m.of[t]) == t {
 		m.promote(s, t)
 	}
 }
 
-func (m *model) promote(s *state, t token) {
+func (m *model) promote(s *world, t token) {
 	if m.proc(s, t).holder != 0 {
 		s.askIn(t, polls)
 	} else {
@@ -459,7 +459,7 @@ func (m *model) promote(s *state, t token) {
 	}
 }
 
-func (s *state) askIn(t token, d due) {
+func (s *world) askIn(t token, d due) {
 	if t != 0 && s.w[t].phase == waiting {
 		s.w[t].due = d
 	}
@@ -467,7 +467,7 @@ func (s *state) askIn(t token, d due) {
 
 // restIn is askIn after an answer. It does not postpone what was set by news
 // since the last question was sent: the answer may be older than the news.
-func (m *model) restIn(s *state, t token, d due) {
+func (m *model) restIn(s *world, t token, d due) {
 	if s.w[t].due != atOnce || m.flaws.newsForgot {
 		s.askIn(t, d)
 	}
@@ -475,7 +475,7 @@ func (m *model) restIn(s *state, t token, d due) {
 
 // leave takes t out of its line; it includes the end of (*acquisition).wait,
 // and finish.
-func (m *model) leave(s *state, t token, lock bool) {
+func (m *model) leave(s *world, t token, lock bool) {
 	w, p := &s.w[t], m.proc(s, t)
 	wasHead := m.head(s, m.of[t]) == t
 	w.known, w.due, w.asking = false, never, false
@@ -504,7 +504,7 @@ func (m *model) leave(s *state, t token, lock bool) {
 }
 
 // finish follows leave. A lock may have to be settled, a failure to be undone.
-func (m *model) finish(s *state, t token) {
+func (m *model) finish(s *world, t token) {
 	w, p := &s.w[t], m.proc(s, t)
 	if w.phase == undecided {
 		w.phase = left
@@ -525,7 +525,7 @@ func (m *model) finish(s *state, t token) {
 
 // underWay tells whether a request of t may yet be executed that t cannot tell
 // the result of.
-func (m *model) underWay(s *state, t token) bool {
+func (m *model) underWay(s *world, t token) bool {
 	for _, q := range s.net {
 		if q.failed && m.flaws.settleImpatient {
 			continue
@@ -538,7 +538,7 @@ func (m *model) underWay(s *state, t token) bool {
 }
 
 // lost: the lock of t is not trusted any more.
-func (m *model) lost(s *state, t token) {
+func (m *model) lost(s *world, t token) {
 	if p := m.proc(s, t); p.holder == t {
 		p.holder = 0
 		s.askIn(m.head(s, m.of[t]), atOnce)
@@ -546,7 +546,7 @@ func (m *model) lost(s *state, t token) {
 }
 
 // bring is the one that a release of t brings along.
-func (m *model) bring(s *state, t token) (next token, ticket bool) {
+func (m *model) bring(s *world, t token) (next token, ticket bool) {
 	p := m.proc(s, t)
 	if p.holder == t {
 		p.holder = 0
@@ -558,7 +558,7 @@ func (m *model) bring(s *state, t token) (next token, ticket bool) {
 	return next, next != 0 && p.live
 }
 
-func (m *model) expectGrant(s *state, t token, ticket bool) {
+func (m *model) expectGrant(s *world, t token, ticket bool) {
 	w := &s.w[t]
 	w.known = true
 	w.queued = w.queued || ticket && !m.flaws.ticketForgot
@@ -568,7 +568,7 @@ func (m *model) expectGrant(s *state, t token, ticket bool) {
 }
 
 // brought tells t what became of it in a release.
-func (m *model) brought(s *state, t token, r messageState, failed bool) {
+func (m *model) brought(s *world, t token, r messageState, failed bool) {
 	w := &s.w[t]
 	concerned := failed || r.res != nothing
 	switch {
@@ -589,7 +589,7 @@ func (m *model) brought(s *state, t token, r messageState, failed bool) {
 }
 
 // broughtLate is for one that has left meanwhile.
-func (m *model) broughtLate(s *state, t token, concerned bool) {
+func (m *model) broughtLate(s *world, t token, concerned bool) {
 	w := &s.w[t]
 	switch {
 	case !concerned || m.flaws.broughtForgets:
@@ -610,14 +610,14 @@ func (w *waiterState) grant(late bool) {
 	}
 }
 
-func (m *model) enqueued(s *state, t token, r messageState) {
+func (m *model) enqueued(s *world, t token, r messageState) {
 	s.w[t].reg, s.w[t].regN = registered, r.n
 	if p := m.proc(s, t); p.place == 0 {
 		p.place = r.place
 	}
 }
 
-func (m *model) pushed(s *state, q messageState) {
+func (m *model) pushed(s *world, q messageState) {
 	w := &s.w[q.tok]
 	old := q.n <= w.regN
 	switch {
@@ -633,7 +633,7 @@ func (m *model) pushed(s *state, q messageState) {
 	}
 }
 
-func (m *model) wakeHeads(s *state, p int, live bool) {
+func (m *model) wakeHeads(s *world, p int, live bool) {
 	t := m.head(s, p)
 	if t == 0 || s.procs[p].holder != 0 && s.w[t].reg == unregistered {
 		return
@@ -645,7 +645,7 @@ func (m *model) wakeHeads(s *state, p int, live bool) {
 }
 
 // learned is for an answer that was waited for.
-func (m *model) learned(s *state, r messageState) {
+func (m *model) learned(s *world, r messageState) {
 	w := &s.w[r.tok]
 	w.asking = false
 	switch r.res {
@@ -667,7 +667,7 @@ func (m *model) learned(s *state, r messageState) {
 
 // ---- acquire.go, release.go
 
-func (m *model) ask(s *state, t token) {
+func (m *model) ask(s *world, t token) {
 	w, p := &s.w[t], m.proc(s, t)
 	q := messageState{kind: question, tok: t, ticket: p.live}
 	if p.live {
@@ -680,7 +680,7 @@ func (m *model) ask(s *state, t token) {
 }
 
 // abandon leaves the question of t to the background; failed: with an error.
-func (s *state) abandon(t token, failed bool) {
+func (s *world) abandon(t token, failed bool) {
 	for i := range s.net {
 		q := &s.net[i]
 		if q.tok != t || q.orphan {
@@ -696,7 +696,7 @@ func (s *state) abandon(t token, failed bool) {
 	s.w[t].asking, s.w[t].uncertain = false, true
 }
 
-func (m *model) accept(s *state, t token) {
+func (m *model) accept(s *world, t token) {
 	w := &s.w[t]
 	if w.asking {
 		s.abandon(t, false)
@@ -711,7 +711,7 @@ func (m *model) accept(s *state, t token) {
 	s.askIn(t, atOnce)
 }
 
-func (m *model) cancel(s *state, t token) {
+func (m *model) cancel(s *world, t token) {
 	if s.w[t].asking {
 		s.abandon(t, false)
 	}
@@ -720,7 +720,7 @@ func (m *model) cancel(s *state, t token) {
 
 // releaseOnce is requestRelease, or one try of undone: that brings nobody
 // along.
-func (m *model) releaseOnce(s *state, t token, undo bool) {
+func (m *model) releaseOnce(s *world, t token, undo bool) {
 	q := messageState{kind: releaseOrder, tok: t, undo: undo, inTime: s.w[t].valid && !undo}
 	if !undo || m.flaws.undoBrings {
 		q.next, q.ticket = m.bring(s, t)
@@ -729,7 +729,7 @@ func (m *model) releaseOnce(s *state, t token, undo bool) {
 }
 
 // releaseFailed is for a try that ended in an error.
-func (m *model) releaseFailed(s *state, r messageState) {
+func (m *model) releaseFailed(s *world, r messageState) {
 	m.brought(s, r.next, r, true)
 	w := &s.w[r.tok]
 	switch {
@@ -741,7 +741,7 @@ func (m *model) releaseFailed(s *state, r messageState) {
 	}
 }
 
-func (m *model) releaseAnswered(s *state, r messageState) {
+func (m *model) releaseAnswered(s *world, r messageState) {
 	m.brought(s, r.next, r, false)
 	w := &s.w[r.tok]
 	if r.undo && r.found {
@@ -758,7 +758,7 @@ func (m *model) releaseAnswered(s *state, r messageState) {
 
 // settle includes the second look of undo: it comes when all requests have
 // ended.
-func (m *model) settle(s *state, t token) {
+func (m *model) settle(s *world, t token) {
 	w := &s.w[t]
 	if !w.toConfirm && !w.toSettle || m.underWay(s, t) {
 		return
@@ -774,7 +774,7 @@ func (m *model) settle(s *state, t token) {
 
 // ---- messages
 
-func (s *state) send(q messageState) {
+func (s *world) send(q messageState) {
 	for i := range s.net {
 		if s.net[i].kind == none {
 			s.net[i] = q
@@ -785,7 +785,7 @@ func (s *state) send(q messageState) {
 }
 
 // arrive is a request executed, or a reply or push delivered.
-func (m *model) arrive(s *state, i int) {
+func (m *model) arrive(s *world, i int) {
 	q := s.net[i]
 	s.net[i] = messageState{}
 	switch q.kind {
@@ -807,7 +807,7 @@ func (m *model) arrive(s *state, i int) {
 }
 
 // lose is a reply or a push that never arrives, or a request given up.
-func (m *model) lose(s *state, i int) {
+func (m *model) lose(s *world, i int) {
 	q := s.net[i]
 	switch q.kind {
 	case question:
@@ -829,7 +829,7 @@ func (m *model) lose(s *state, i int) {
 }
 
 // overdue: whatever grants the lock to t does so too late.
-func (s *state) overdue(t token) {
+func (s *world) overdue(t token) {
 	for i := range s.net {
 		q := &s.net[i]
 		q.late = q.late || q.grants() == t
@@ -850,7 +850,7 @@ func (q messageState) grants() token {
 	return 0
 }
 
-func (m *model) kill(s *state, p int) {
+func (m *model) kill(s *world, p int) {
 	for t := 1; t <= m.tokens(); t++ {
 		if m.of[t] == p {
 			s.w[t] = waiterState{phase: dead}
@@ -902,7 +902,7 @@ type event struct {
 }
 
 // events are all that can happen next.
-func (m *model) events(s *state, out []event) []event {
+func (m *model) events(s *world, out []event) []event {
 	out = out[:0]
 	busy := m.busy(s)
 	for i, q := range s.net {
@@ -926,7 +926,7 @@ func (m *model) events(s *state, out []event) []event {
 	return out
 }
 
-func (m *model) waiterEvents(s *state, t token, busy bool, out []event) []event {
+func (m *model) waiterEvents(s *world, t token, busy bool, out []event) []event {
 	w := &s.w[t]
 	add := func(ok bool, o op) {
 		if ok {
@@ -957,7 +957,7 @@ func (m *model) waiterEvents(s *state, t token, busy bool, out []event) []event 
 
 // mayJoin: the goroutines of a process join in one order, and so do the first
 // of processes that are alike.
-func (m *model) mayJoin(s *state, t token) bool {
+func (m *model) mayJoin(s *world, t token) bool {
 	before := t - 1
 	if m.of[before] != m.of[t] && m.alike {
 		before = token(1 + slices.Index(m.of[1:], m.of[before]))
@@ -965,20 +965,20 @@ func (m *model) mayJoin(s *state, t token) bool {
 	return t == 1 || !m.alike && m.of[before] != m.of[t] || s.w[before].phase != idle
 }
 
-func (s *state) releaseUnderWay(t token) bool {
+func (s *world) releaseUnderWay(t token) bool {
 	return slices.ContainsFunc(s.net[:], func(q messageState) bool {
 		return q.tok == t && (q.kind == releaseOrder || q.kind == releaseAnswer) && !q.undo && !q.orphan
 	})
 }
 
 // granting tells whether a grant in time is under way to t.
-func (s *state) granting(t token) bool {
+func (s *world) granting(t token) bool {
 	return s.w[t].grants == freshGrant || slices.ContainsFunc(s.net[:], func(q messageState) bool {
 		return q.grants() == t && !q.late
 	})
 }
 
-func (m *model) inboxEvents(s *state, p int, out []event) []event {
+func (m *model) inboxEvents(s *world, p int, out []event) []event {
 	in := s.procs[p]
 	add := func(ok bool, o op) {
 		if ok {
@@ -998,7 +998,7 @@ func (m *model) inboxEvents(s *state, p int, out []event) []event {
 	return out
 }
 
-func (m *model) lives(s *state, p int) bool {
+func (m *model) lives(s *world, p int) bool {
 	for t := 1; t <= m.tokens(); t++ {
 		if m.of[t] == p && s.w[t].phase != idle && s.w[t].phase != dead {
 			return true
@@ -1008,7 +1008,7 @@ func (m *model) lives(s *state, p int) bool {
 }
 
 // apply is the state after an event.
-func (m *model) apply(s state, e event) state {
+func (m *model) apply(s world, e event) world {
 	t, p := token(e.i), int(e.i)
 	switch e.op {
 	case opArrive:
@@ -1048,7 +1048,7 @@ func (m *model) apply(s state, e event) state {
 	return s
 }
 
-func (m *model) applyMore(s *state, e event) {
+func (m *model) applyMore(s *world, e event) {
 	t, p := token(e.i), int(e.i)
 	in := &s.procs[min(p, maxProcs-1)]
 	switch e.op {
@@ -1094,7 +1094,7 @@ func (m *model) applyMore(s *state, e event) {
 	}
 }
 
-func (m *model) expire(s *state) {
+func (m *model) expire(s *world) {
 	t := s.key
 	s.key = 0
 	if s.w[t].phase != dead {
@@ -1105,7 +1105,7 @@ func (m *model) expire(s *state) {
 }
 
 // normalise makes states equal that differ in nothing that matters.
-func (s *state) normalise(m *model) {
+func (s *world) normalise(m *model) {
 	var used [256]bool
 	s.places(func(p *uint8) { used[*p] = true })
 	var rank [256]uint8
@@ -1131,7 +1131,7 @@ func (s *state) normalise(m *model) {
 }
 
 // forgetCounts: grants are counted for the sake of pushes under way only.
-func (s *state) forgetCounts(t token) {
+func (s *world) forgetCounts(t token) {
 	for _, q := range s.net {
 		if q.kind == push && q.tok == t {
 			return
@@ -1149,7 +1149,7 @@ func (s *state) forgetCounts(t token) {
 // packed is a state in little room.
 type packed [maxNet + maxWaiters + 3]uint32
 
-func (s *state) pack() (p packed) {
+func (s *world) pack() (p packed) {
 	for i, q := range s.net {
 		p[i] = q.pack()
 	}
@@ -1191,7 +1191,7 @@ func bits(flags ...bool) (n uint32) {
 // ---- properties
 
 // busy tells whether anything is under way but polls, or bound to happen.
-func (m *model) busy(s *state) bool {
+func (m *model) busy(s *world) bool {
 	if s.net[maxNet-1].kind != none {
 		return true
 	}
@@ -1210,7 +1210,7 @@ func (m *model) busy(s *state) bool {
 	return false
 }
 
-func (m *model) check(s *state) verdict {
+func (m *model) check(s *world) verdict {
 	for t := token(1); int(t) <= m.tokens(); t++ {
 		if s.trusts(t) && s.key != t {
 			return exclusion
@@ -1229,7 +1229,7 @@ func (m *model) check(s *state) verdict {
 	return fine
 }
 
-func (m *model) leftBehind(s *state) bool {
+func (m *model) leftBehind(s *world) bool {
 	gone := func(t token) bool { return s.w[t].phase == left || s.w[t].phase == done }
 	if s.key != 0 && gone(s.key) {
 		return true
@@ -1242,7 +1242,7 @@ func (m *model) leftBehind(s *state) bool {
 	return false
 }
 
-func (m *model) waits(s *state) bool {
+func (m *model) waits(s *world) bool {
 	for p := range m.procs() {
 		if m.head(s, p) != 0 {
 			return true
@@ -1254,7 +1254,7 @@ func (m *model) waits(s *state) bool {
 // calm lets things take their course from a state in which only polls are
 // pending, without cancels, faults and newcomers: everybody who waits has to be
 // served.
-func (m *model) calm(s state) (state, bool) {
+func (m *model) calm(s world) (world, bool) {
 	var events []event
 	turn := 0
 	for range 400 {
@@ -1308,10 +1308,10 @@ type search struct {
 func (m *model) explore(limit int) (states int, broken verdict, trace string) {
 	first := m.initial()
 	x := search{m: m, seen: map[packed]struct{}{first.pack(): {}}, steps: []step{{from: -1}}}
-	level, ids := []state{first}, []int32{0}
+	level, ids := []world{first}, []int32{0}
 	var events []event
 	for len(level) > 0 && len(x.steps) < limit {
-		var nextLevel []state
+		var nextLevel []world
 		var nextIDs []int32
 		for i := range level {
 			events = m.events(&level[i], events)
@@ -1358,7 +1358,7 @@ func (x *search) trace(id int32) string {
 	return b.String()
 }
 
-func (m *model) describe(s *state, e event) string {
+func (m *model) describe(s *world, e event) string {
 	switch e.op {
 	case opArrive, opLose:
 		q := s.net[e.i]
@@ -1410,7 +1410,7 @@ func (m *model) describeMessage(q messageState) string {
 	return b.String()
 }
 
-func (m *model) describeState(s *state) string {
+func (m *model) describeState(s *world) string {
 	var b strings.Builder
 	b.WriteString("| key ")
 	if s.key == 0 {
