@@ -30,8 +30,8 @@
 //	in line is the head. A grant that came before counts: it is a lock, no error.
 //
 // Whatever happens to a head that can mean that it missed something (the inbox
-// came up or went down, a lock of this process was lost, a release got no reply,
-// a grant came too late) nudges it: it asks at once, and an answer to an
+// came up or went down, a lock of this process was lost, a release got no
+// reply, a grant came too late) nudges it: it asks at once, and an answer to an
 // earlier question does not put that off. So a head always has a time at which
 // it asks next: after as long again as it has waited, and the longest pause is
 // the poll interval. Asking is harmless: the script knows the token.

@@ -1,6 +1,7 @@
 package line
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -9,23 +10,26 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// This file checks the hand-over protocol (lua/lib/queue.lua, lines.go,
-// acquire.go, internal/line, undo.go, release.go) by brute force: a small model
-// of it is run through every order in which its events can happen, breadth
-// first, so that a counterexample is a shortest one.
+// This file checks the hand-over protocol by brute force: a small world is run
+// through every order in which its events can happen, breadth first, so that a
+// counterexample is a shortest one. The lines of its processes are real ones:
+// each event of a line is an event of a [Line], see driver. The rest is a
+// model: of the scripts (lua/), of what an acquisition and a release do
+// (acquire.go, release.go, undo.go in the root), of inboxes and connections.
 //
 // # What is modelled
 //
 // One name. Redis: whose token the lock key holds, the queue of tickets by
-// place, which inboxes count as subscribed. Processes with a local line each:
-// holder, the head that asks, the place it inherits, whether its inbox is live.
-// Goroutines, one acquisition each: waiting with what they know (due,
-// registered, a grant not yet taken, requests whose reply they did not see),
-// holding, releasing, gone. And every message by itself: questions, releases
-// with the ticket they bring along, undos, their replies, pushes. Messages
-// overtake each other freely, as on a pool of connections.
+// place, which inboxes count as subscribed. Processes with a Line each, and
+// whether their inbox is live. Goroutines, one acquisition each: waiting with
+// what they know (due, registered, a grant not yet taken, requests whose reply
+// they did not see), holding, releasing, gone. And every message by itself:
+// questions, releases with the ticket they bring along, undos, their replies,
+// pushes. Messages overtake each other freely, as on a pool of connections.
 //
 // Events: a goroutine joins, asks, takes a grant, is cancelled at any moment,
 // releases; a request is executed, a reply or push arrives. Faults, each out of
@@ -41,14 +45,16 @@ import (
 // Redis ends after the validity in the process (leaseFrom), so expire waits
 // until nobody trusts the token, and a grant under way is late from then on
 // (anchorOf). Pauses are "at once" or "poll"; a poll that fires while anything
-// else is under way costs from a budget. An undo, which really ends after 15
-// seconds, is repeated until it is answered, and its last look comes when no
-// request of its acquisition is on its way any more. A roll-call is answered by
-// all at once: a lock that is found free goes to the first live ticket. So what
-// can happen between its parts is left out, and with it processes that are
-// frozen: rollcall_test.go has those. Minimal holds and other marks, fences,
-// errors of the server, renewals, Resume and the idle end of a subscription are
-// left out. Goroutines of a process join in one order.
+// else is under way costs from a budget. A line that polls never has its turn
+// for too long (longestTurn). A request that fails has timed out: it is not
+// known to be another caller's fault, and no error for good. An undo, which
+// really ends after 15 seconds, is repeated until it is answered, and its last
+// look comes when no request of its acquisition is on its way any more. A
+// roll-call is answered by all at once: a lock that is found free goes to the
+// first live ticket. So what can happen between its parts is left out, and with
+// it processes that are frozen: rollcall_test.go has those. Minimal holds and
+// other marks, fences, errors of the server, renewals, Resume and the idle end
+// of a subscription are left out. Goroutines of a process join in one order.
 //
 // # What is checked
 //
@@ -118,8 +124,10 @@ type waiterState struct {
 	phase  phase
 	due    due
 	asking bool // waits for the reply to a question
-	known  bool // to the inbox (lines.heads)
+	known  bool // to the inbox (Lines.tokens)
 	grants grantState
+	does   state // of a Waiter
+	nudged bool
 
 	reg  regState
 	regN uint8 // how many grants this token had been given when the registration was made
@@ -153,7 +161,8 @@ type procState struct {
 	sub    subscription
 	live   bool // inbox.live
 	holder token
-	place  uint8 // line.place
+	place  uint8 // Line.place
+	seen   bool  // Line.contended
 }
 
 type kind uint8
@@ -254,6 +263,7 @@ type model struct {
 	kills     bool
 	alike     bool // the processes have equally many goroutines: which of them joins first does not matter
 	flaws     flaws
+	driver    *driver
 }
 
 func (m *model) proc(s *world, t token) *procState { return &s.procs[m.of[t]] }
@@ -433,7 +443,7 @@ func (s *world) places(visit func(*uint8)) {
 	}
 }
 
-// ---- lines.go
+// ---- the lines
 
 func (m *model) head(s *world, p int) token {
 	for t := 1; t <= m.tokens(); t++ {
@@ -445,59 +455,35 @@ func (m *model) head(s *world, p int) token {
 }
 
 func (m *model) join(s *world, t token) {
+	d := m.drive(s, m.of[t])
 	s.w[t].phase = waiting
-	if m.head(s, m.of[t]) == t {
-		m.promote(s, t)
-	}
-}
-
-func (m *model) promote(s *world, t token) {
-	if m.proc(s, t).holder != 0 {
-		s.askIn(t, polls)
-	} else {
-		s.askIn(t, atOnce)
-	}
-}
-
-func (s *world) askIn(t token, d due) {
-	if t != 0 && s.w[t].phase == waiting {
-		s.w[t].due = d
-	}
-}
-
-// restIn is askIn after an answer. It does not postpone what was set by news
-// since the last question was sent: the answer may be older than the news.
-func (m *model) restIn(s *world, t token, d due) {
-	if s.w[t].due != atOnce || m.flaws.newsForgot {
-		s.askIn(t, d)
-	}
+	d.line.join(d.waiter(t), d.now)
+	d.done(s)
 }
 
 // leave takes t out of its line; it includes the end of (*acquisition).wait,
 // and finish.
 func (m *model) leave(s *world, t token, lock bool) {
-	w, p := &s.w[t], m.proc(s, t)
-	wasHead := m.head(s, m.of[t]) == t
-	w.known, w.due, w.asking = false, never, false
+	w := &s.w[t]
+	d := m.drive(s, m.of[t])
+	before := w.grants
+	if m.flaws.drainsLate {
+		d.waiters[t].grant = nil
+	}
+	late := d.line.leave(d.waiter(t), departure{held: lock, own: true}, d.now)
+	if next := d.line.head(); next != nil && m.flaws.leaveNoPromote {
+		next.due = time.Time{}
+	}
+	w.phase = left
 	switch {
-	case lock:
-		p.place = 0
+	case lock || late != nil:
+		w.phase = holding
 	case m.flaws.drainsLate:
 		w.phase = undecided
-	case w.grants == freshGrant: // it came before we left
-		lock = true
 	}
-	if lock {
-		w.phase, p.holder = holding, t
-	}
-	if w.phase == waiting {
-		w.phase = left
-	}
-	if next := m.head(s, m.of[t]); next == 0 {
-		p.place = 0
-	} else if wasHead && !m.flaws.leaveNoPromote {
-		m.promote(s, next)
-	}
+	d.done(s)
+	w.known, w.due, w.asking, w.does, w.nudged = false, never, false, inLine, false
+	w.grants = before // of what was there, see finish
 	if w.phase != undecided {
 		m.finish(s, t)
 	}
@@ -539,53 +525,45 @@ func (m *model) underWay(s *world, t token) bool {
 
 // lost: the lock of t is not trusted any more.
 func (m *model) lost(s *world, t token) {
-	if p := m.proc(s, t); p.holder == t {
-		p.holder = 0
-		s.askIn(m.head(s, m.of[t]), atOnce)
-	}
+	d := m.drive(s, m.of[t])
+	d.line.lost(tokens[t], d.now)
+	d.done(s)
 }
 
 // bring is the one that a release of t brings along.
 func (m *model) bring(s *world, t token) (next token, ticket bool) {
-	p := m.proc(s, t)
-	if p.holder == t {
-		p.holder = 0
+	d := m.drive(s, m.of[t])
+	w, inbox := d.line.bring(tokens[t], d.now)
+	d.done(s)
+	if w == nil {
+		return 0, false
 	}
-	next = m.head(s, m.of[t])
-	if next != 0 {
-		m.expectGrant(s, next, p.live)
-	}
-	return next, next != 0 && p.live
-}
-
-func (m *model) expectGrant(s *world, t token, ticket bool) {
-	w := &s.w[t]
-	w.known = true
-	w.queued = w.queued || ticket && !m.flaws.ticketForgot
-	if w.reg == unregistered {
-		w.reg, w.regN = unanswered, w.given
-	}
+	next, ticket = d.tokenOf(w), inbox != None
+	s.w[next].queued = s.w[next].queued || ticket && !m.flaws.ticketForgot
+	return next, ticket
 }
 
 // brought tells t what became of it in a release.
 func (m *model) brought(s *world, t token, r messageState, failed bool) {
-	w := &s.w[t]
-	concerned := failed || r.res != nothing
-	switch {
-	case t == 0 || w.phase == dead:
-	case w.phase != waiting:
-		m.broughtLate(s, t, concerned)
-	case failed:
-		w.uncertain = w.uncertain || !m.flaws.carrierForgot
-		s.askIn(t, atOnce)
-	case r.res == granted:
-		w.grant(r.late)
-	case r.res == inQueue:
-		m.enqueued(s, t, r)
-		m.restIn(s, t, polls)
-	default:
-		s.askIn(t, atOnce)
+	if t == 0 || s.w[t].phase == dead {
+		return
 	}
+	w := &s.w[t]
+	if w.phase != waiting {
+		m.broughtLate(s, t, failed || r.res != nothing)
+		return
+	}
+	d := m.drive(s, m.of[t])
+	if m.flaws.newsForgot {
+		d.waiters[t].nudged = false
+	}
+	next := [...]Next{nothing: NextNobody, granted: NextGranted, inQueue: NextQueued, refused: NextPassed}
+	d.line.brought(d.waiter(t), News{
+		Next: next[r.res], Sent: d.at(r.late), Fence: 1, Server: serverTime(r.n), Remaining: -1, Failed: failed,
+	}, d.now)
+	d.placed = r.place
+	d.done(s)
+	w.uncertain = w.uncertain || failed && !m.flaws.carrierForgot
 }
 
 // broughtLate is for one that has left meanwhile.
@@ -601,81 +579,209 @@ func (m *model) broughtLate(s *world, t token, concerned bool) {
 	}
 }
 
-func (w *waiterState) grant(late bool) {
-	if w.grants == noGrant {
-		w.grants = freshGrant
-		if late {
-			w.grants = lateGrant
+func (m *model) pushed(s *world, q messageState) {
+	if w := &s.w[q.tok]; !w.known || w.phase != waiting {
+		return
+	}
+	d := m.drive(s, m.of[q.tok])
+	w := d.waiter(q.tok)
+	if w.registered != nil {
+		// The lease counts from about the registration that was before the
+		// grant: the first, while the last one has no answer. If that is the
+		// younger one, it can be made a moment ago.
+		younger := w.registered.server != 0 && q.n <= s.w[q.tok].regN
+		w.registered.sent = d.at(q.late && !younger)
+		if m.flaws.stalePush && younger {
+			w.registered.server = 0
 		}
 	}
-}
-
-func (m *model) enqueued(s *world, t token, r messageState) {
-	s.w[t].reg, s.w[t].regN = registered, r.n
-	if p := m.proc(s, t); p.place == 0 {
-		p.place = r.place
-	}
-}
-
-func (m *model) pushed(s *world, q messageState) {
-	w := &s.w[q.tok]
-	old := q.n <= w.regN
-	switch {
-	case !w.known || w.phase != waiting:
-	case w.reg == unregistered:
-		s.askIn(q.tok, atOnce)
-	case old && m.flaws.stalePush:
-		w.grant(false)
-	case old: // it proves nothing
-		s.askIn(q.tok, atOnce)
-	default:
-		w.grant(q.late)
-	}
+	d.line.pushed(w, Grant{Fence: serverTime(q.n), Server: serverTime(q.n)}, d.now)
+	d.done(s)
 }
 
 func (m *model) wakeHeads(s *world, p int, live bool) {
-	t := m.head(s, p)
-	if t == 0 || s.procs[p].holder != 0 && s.w[t].reg == unregistered {
-		return
-	}
-	if !live {
-		s.w[t].reg, s.w[t].regN = unregistered, 0
-	}
-	s.askIn(t, atOnce)
+	d := m.drive(s, p)
+	d.line.changed(&d.inbox, live, d.now)
+	d.done(s)
 }
 
-// learned is for an answer that was waited for.
-func (m *model) learned(s *world, r messageState) {
+// learned is for an answer that was waited for, or the failure of a question.
+func (m *model) learned(s *world, r messageState, err error) {
 	w := &s.w[r.tok]
 	w.asking = false
-	switch r.res {
-	case granted:
-		if !r.late || m.flaws.lateTrusted {
-			m.leave(s, r.tok, true)
-			return
-		}
+	d := m.drive(s, m.of[r.tok])
+	if m.flaws.newsForgot {
+		d.waiters[r.tok].nudged = false
+	}
+	a := Answer{Sent: d.at(false), Server: serverTime(r.n), Remaining: -1, Err: err}
+	switch {
+	case err != nil:
+	case r.res == granted && r.late && !m.flaws.lateTrusted: // it stands in Redis, and must not stay
 		w.uncertain = true
-		s.askIn(r.tok, atOnce)
-	case inQueue:
-		m.enqueued(s, r.tok, r)
-		m.restIn(s, r.tok, polls)
+		a.Err, a.Lasting = errModelLate, true
 	default:
-		w.reg, w.regN, m.proc(s, r.tok).place = unregistered, 0, 0
-		s.askIn(r.tok, atOnce)
+		a.Granted, a.Queued = r.res == granted, r.res == inQueue
+	}
+	over := d.line.learned(d.waiter(r.tok), a, d.now)
+	d.placed = r.place
+	d.done(s)
+	if a.Granted || over != nil {
+		m.leave(s, r.tok, a.Granted)
+	}
+}
+
+var (
+	errModelLate  = errors.New("the lease is over")
+	errModelReply = wire.NoReply(time.Second)
+)
+
+// driver is the real line of one process, made for one event from what the
+// world knows of it.
+type driver struct {
+	m       *model
+	p       int
+	now     time.Time
+	line    Line
+	waiters [maxWaiters + 1]Waiter
+	inbox   Inbox
+	placed  uint8 // the place by the answer that the event is
+}
+
+// tokens are those of waiters, as texts.
+var tokens = [maxWaiters + 1]string{"", "1", "2", "3", "4"}
+
+const modelTTL = time.Hour
+
+// serverTime is the server's clock when a token had been given n grants: later
+// than any registration with fewer of them.
+func serverTime(n uint8) int64 { return 1000 + int64(n) }
+
+// at is a moment from which a lease still counts, or is over.
+func (d *driver) at(late bool) time.Time {
+	if late {
+		return d.now.Add(-2 * modelTTL)
+	}
+	return d.now.Add(-time.Second)
+}
+
+func (d *driver) waiter(t token) *Waiter { return &d.waiters[t] }
+
+func (d *driver) tokenOf(w *Waiter) token {
+	return token(slices.Index(tokens[:], w.Token))
+}
+
+var modelNow = time.Unix(1_800_000_000, 0)
+
+// drive makes the line of a process.
+func (m *model) drive(s *world, p int) *driver {
+	d := m.driver // one at a time, and it is large
+	d.m, d.p, d.now, d.placed = m, p, modelNow, 0
+	clear(d.waiters[:])
+	in := s.procs[p]
+	d.inbox.ID = "inbox"
+	d.inbox.live.Store(in.live)
+	d.line = Line{poll: time.Minute, holder: tokens[in.holder], contended: in.seen, turn: d.now, place: int64(in.place)}
+	for t := token(1); int(t) <= m.tokens(); t++ {
+		if m.of[t] == p {
+			d.waiters[t] = Waiter{Token: tokens[t], TTL: modelTTL, line: &d.line}
+			if s.w[t].phase == waiting {
+				d.stands(s, t)
+			}
+		}
+	}
+	if d.line.listens() {
+		d.line.inbox = &d.inbox
+	}
+	return d
+}
+
+// stands puts a waiter into the line, with what the world knows of it.
+func (d *driver) stands(s *world, t token) {
+	w, has := &d.waiters[t], &s.w[t]
+	w.joined, w.state, w.nudged = d.at(false), has.does, has.nudged
+	switch has.due {
+	case atOnce:
+		w.due = d.now
+	case polls:
+		w.due = d.now.Add(time.Minute)
+	}
+	if has.known {
+		w.ticketed = d.at(false)
+	}
+	switch has.reg {
+	case unanswered:
+		w.registered = &registration{sent: d.at(false)}
+	case registered:
+		w.registered = &registration{sent: d.at(false), server: serverTime(has.regN)}
+	}
+	if has.grants != noGrant {
+		w.grant = &Grant{Fence: 1, Anchor: d.at(has.grants == lateGrant)}
+	}
+	d.line.waiters.add(w)
+}
+
+// done is the world after the event.
+func (d *driver) done(s *world) {
+	in := &s.procs[d.p]
+	in.holder = token(slices.Index(tokens[:], d.line.holder))
+	in.seen = d.line.contended && !d.line.empty()
+	switch {
+	case d.line.place == 0:
+		in.place = 0
+	case in.place == 0:
+		in.place = d.placed
+	}
+	for t := token(1); int(t) <= d.m.tokens(); t++ {
+		if d.m.of[t] == d.p && s.w[t].phase == waiting {
+			d.learn(s, t)
+		}
+	}
+}
+
+// learn is what the world knows of a waiter after the event. The pause of one
+// that polls is short, of one that is told it is long.
+func (d *driver) learn(s *world, t token) {
+	w, has := &d.waiters[t], &s.w[t]
+	has.does, has.nudged, has.known = w.state, w.nudged, !w.ticketed.IsZero()
+	switch {
+	case w.due.IsZero() || has.asking && !w.nudged:
+		has.due = never
+	case w.due.After(d.now) && w.state != polling:
+		has.due = polls
+	default:
+		has.due = atOnce
+	}
+	before := has.reg
+	switch {
+	case w.registered == nil:
+		has.reg, has.regN = unregistered, 0
+	case w.registered.server != 0:
+		has.reg, has.regN = registered, uint8(w.registered.server-serverTime(0))
+	default:
+		if has.reg = unanswered; before != unanswered {
+			has.regN = has.given
+		}
+	}
+	switch {
+	case w.grant == nil:
+		has.grants = noGrant
+	case w.Counts(*w.grant, d.now):
+		has.grants = freshGrant
+	default:
+		has.grants = lateGrant
 	}
 }
 
 // ---- acquire.go, release.go
 
 func (m *model) ask(s *world, t token) {
-	w, p := &s.w[t], m.proc(s, t)
-	q := messageState{kind: question, tok: t, ticket: p.live}
-	if p.live {
-		w.queued = true
-		m.expectGrant(s, t, true)
-		q.place = p.place
-	}
-	w.asking, w.due = true, never
+	d := m.drive(s, m.of[t])
+	asks := d.line.begin(d.waiter(t), &d.inbox, d.now)
+	q := messageState{kind: question, tok: t, ticket: asks.Inbox != "", place: uint8(asks.Place)}
+	w := &s.w[t]
+	w.queued = w.queued || q.ticket
+	w.asking = true
+	d.done(s)
 	s.send(q)
 }
 
@@ -701,14 +807,16 @@ func (m *model) accept(s *world, t token) {
 	if w.asking {
 		s.abandon(t, false)
 	}
-	late := w.grants == lateGrant
-	w.grants = noGrant
-	if !late || m.flaws.lateTrusted {
+	d := m.drive(s, m.of[t])
+	g, _ := d.line.next(d.waiter(t), d.now)
+	if d.waiter(t).Counts(*g, d.now) || m.flaws.lateTrusted {
+		d.done(s)
 		m.leave(s, t, true)
 		return
 	}
 	w.queued = true
-	s.askIn(t, atOnce)
+	d.line.nudge(d.waiter(t), d.now)
+	d.done(s)
 }
 
 func (m *model) cancel(s *world, t token) {
@@ -745,7 +853,7 @@ func (m *model) releaseAnswered(s *world, r messageState) {
 	m.brought(s, r.next, r, false)
 	w := &s.w[r.tok]
 	if r.undo && r.found {
-		s.askIn(m.head(s, m.of[r.tok]), atOnce)
+		m.askHead(s, m.of[r.tok])
 	}
 	if r.undo || w.phase != releasing {
 		return
@@ -754,6 +862,14 @@ func (m *model) releaseAnswered(s *world, r messageState) {
 		s.broken = truth
 	}
 	w.phase, w.valid, w.inTime, w.lapsed = done, false, false, false
+}
+
+func (m *model) askHead(s *world, p int) {
+	d := m.drive(s, p)
+	if w := d.line.head(); w != nil {
+		d.line.nudge(w, d.now)
+	}
+	d.done(s)
 }
 
 // settle includes the second look of undo: it comes when all requests have
@@ -798,7 +914,7 @@ func (m *model) arrive(s *world, i int) {
 			s.send(a)
 		}
 	case answer:
-		m.learned(s, q)
+		m.learned(s, q, nil)
 	case releaseAnswer:
 		m.releaseAnswered(s, q)
 	case push:
@@ -812,14 +928,14 @@ func (m *model) lose(s *world, i int) {
 	switch q.kind {
 	case question:
 		s.abandon(q.tok, true)
-		s.askIn(q.tok, atOnce)
+		m.learned(s, messageState{tok: q.tok}, errModelReply)
 	case releaseOrder:
 		s.net[i].orphan, s.net[i].failed = true, true
 		m.releaseFailed(s, q)
 	case answer:
 		s.net[i] = messageState{}
-		s.w[q.tok].asking, s.w[q.tok].uncertain = false, true
-		s.askIn(q.tok, atOnce)
+		s.w[q.tok].uncertain = true
+		m.learned(s, messageState{tok: q.tok}, errModelReply)
 	case releaseAnswer:
 		s.net[i] = messageState{}
 		m.releaseFailed(s, q)
@@ -985,7 +1101,7 @@ func (m *model) inboxEvents(s *world, p int, out []event) []event {
 			out = append(out, event{o, uint8(p)})
 		}
 	}
-	waits := m.head(s, p) != 0
+	waits := m.head(s, p) != 0 && in.seen
 	add(in.live && in.sub != subscribed, opNotice)
 	add(!in.live && in.sub == absent && waits && !m.deaf[p], opSubscribe)
 	add(!in.live && in.sub == stale, opForget)
@@ -1164,7 +1280,7 @@ func (s *world) pack() (p packed) {
 		rest[1] |= (uint32(in.sub)<<8 | bits(in.live)<<7 | uint32(in.holder)<<4 | uint32(in.place)) << (10 * i)
 	}
 	b := s.budget
-	rest[2] = uint32(s.key)<<8 | uint32(b.faults)<<6 | uint32(b.cancels)<<4 | uint32(b.lapses)<<2 | uint32(b.polls)
+	rest[2] = bits(s.procs[0].seen, s.procs[1].seen, s.procs[2].seen)<<11 | uint32(s.key)<<8 | uint32(b.faults)<<6 | uint32(b.cancels)<<4 | uint32(b.lapses)<<2 | uint32(b.polls)
 	return p
 }
 
@@ -1174,8 +1290,8 @@ func (q messageState) pack() uint32 {
 }
 
 func (w waiterState) pack() uint32 {
-	return uint32(w.phase)<<20 | uint32(w.due)<<18 | uint32(w.grants)<<16 | uint32(w.reg)<<14 | uint32(w.regN)<<12 | uint32(w.given)<<10 |
-		bits(w.asking, w.known, w.queued, w.uncertain, w.valid, w.inTime, w.lapsed, w.toUndo, w.toConfirm, w.toSettle)
+	return uint32(w.does)<<24 | uint32(w.phase)<<21 | uint32(w.due)<<19 | uint32(w.grants)<<17 | uint32(w.reg)<<15 | uint32(w.regN)<<13 | uint32(w.given)<<11 |
+		bits(w.nudged, w.asking, w.known, w.queued, w.uncertain, w.valid, w.inTime, w.lapsed, w.toUndo, w.toConfirm, w.toSettle)
 }
 
 func bits(flags ...bool) (n uint32) {
@@ -1203,7 +1319,7 @@ func (m *model) busy(s *world) bool {
 		}
 	}
 	for p := range m.procs() {
-		if in := s.procs[p]; m.head(s, p) != 0 && !m.deaf[p] && !(in.live && in.sub == subscribed) {
+		if in := s.procs[p]; m.head(s, p) != 0 && in.seen && !m.deaf[p] && !(in.live && in.sub == subscribed) {
 			return true
 		}
 	}
@@ -1306,6 +1422,7 @@ type search struct {
 // explore visits all states, or stops at the first that breaks a property and
 // returns it as a trace.
 func (m *model) explore(limit int) (states int, broken verdict, trace string) {
+	m.driver = new(driver)
 	first := m.initial()
 	x := search{m: m, seen: map[packed]struct{}{first.pack(): {}}, steps: []step{{from: -1}}}
 	level, ids := []world{first}, []int32{0}
