@@ -169,6 +169,9 @@ func (a *acquisition) leave(lock *Lock, err error) *Lock {
 // was no failure of Redis: it is due to the ctx or to the TTL of the caller
 // that failed, or a panic.
 func isOwn(err error) bool {
+	if err == nil {
+		return false // most often; errors.As would allocate
+	}
 	var stray *wire.StrayError
 	return wire.IsContextError(err) || errors.Is(err, errLate) || errors.Is(err, errInterrupted) || errors.As(err, &stray)
 }
@@ -264,7 +267,7 @@ func (a *acquisition) answered(ctx context.Context, r acquireReply, err error) o
 	var outage error
 	out.err, outage = a.lk.lines.Learned(&a.waiter, line.Answer{
 		Sent: r.sent, Granted: out.lock != nil, Queued: r.queued, Remaining: r.left, Server: r.server,
-		Err: out.err, Lasting: !worthRepeating(out.err), Opposed: r.opposed,
+		Err: out.err, Lasting: out.err != nil && !worthRepeating(out.err), Opposed: r.opposed,
 	})
 	if outage != nil { // one line for each time that Redis fails while we wait
 		a.reported = true
