@@ -229,7 +229,7 @@ func (c *cuttable) Read(b []byte) (int, error) {
 // ask. Where they do not last these are few.
 func TestSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
 	const watched = 5 * time.Second
-	for life, names := range map[time.Duration]int{0: 200, 20 * time.Millisecond: 50, 500 * time.Millisecond: 50} {
+	for life, names := range map[time.Duration]int{0: 100, 20 * time.Millisecond: 25, 500 * time.Millisecond: 25} {
 		for begin, most := range map[string]int{"later": 10 * names, "from the start": 15 * names} {
 			t.Run(life.String()+" "+begin, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, r *fakeRedis) {

@@ -84,8 +84,8 @@ func TestUndoingKeepsUpWithCallsThatFail(t *testing.T) {
 // 1,200.
 func TestWaitersThatLeaveAtOnceLeaveNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *fakeRedis) {
-		const names = 1500
-		r.distance(100 * time.Millisecond)
+		const names = 500 // more than one at a time in eight could undo in 15 s
+		r.distance(300 * time.Millisecond)
 		holders, waiters := r.lockerOn(r.connect()), r.lockerOn(r.connect(), WithPollInterval(time.Hour))
 		locks := make([]*Lock, names)
 		var calls sync.WaitGroup
@@ -141,7 +141,7 @@ func TestUndoingIsBoundedWhileRedisIsSilent(t *testing.T) {
 				}
 			}
 		})
-		hastily(t, lk, 1000, 10*time.Millisecond, 30*time.Millisecond, 10*time.Minute)
+		hastily(t, lk, 300, 33*time.Millisecond, 30*time.Millisecond, 10*time.Minute)
 		r.net.flow()
 		time.Sleep(25 * time.Second)
 		require.Zero(t, len(r.locks()))

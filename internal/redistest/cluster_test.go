@@ -136,6 +136,7 @@ func TestHalfMigratedSlotAsksAndLetsTryAgain(t *testing.T) {
 }
 
 func TestFailoverSwapsPrimaryAndReplica(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	c := StartCluster(t, 3, 1)
 	old := c.Primary(t, "k")
@@ -150,6 +151,7 @@ func TestFailoverSwapsPrimaryAndReplica(t *testing.T) {
 }
 
 func TestLostPrimaryIsReplacedAndComesBackAsReplica(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	c := StartCluster(t, 3, 1)
 	for name, fault := range map[string]struct{ lose, find func(*Server) }{
@@ -171,6 +173,7 @@ func TestLostPrimaryIsReplacedAndComesBackAsReplica(t *testing.T) {
 }
 
 func TestRestartedNodeKeepsItsPlace(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	c := StartCluster(t, 2, 1)
 	for _, s := range c.Nodes() {

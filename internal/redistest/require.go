@@ -15,6 +15,8 @@ const (
 	EnvRequire = "REDISLOCK_REQUIRE_REDIS"
 	// EnvBinary names the server binary, in place of redis-server in PATH.
 	EnvBinary = "REDISLOCK_REDIS_SERVER"
+	// EnvLong set to anything has the long tests run, see Long.
+	EnvLong = "REDISLOCK_LONG_TESTS"
 )
 
 const howToInstall = "install it (apt-get install redis-server, brew install redis) or name one in " + EnvBinary
@@ -25,6 +27,15 @@ const howToInstall = "install it (apt-get install redis-server, brew install red
 func Require(t testing.TB) {
 	t.Helper()
 	findServer(t)
+}
+
+// Long skips a test that watches failovers, topologies or chaos for longer than
+// somebody who has just changed a line wants to wait. CI always runs them.
+func Long(t testing.TB) {
+	t.Helper()
+	if os.Getenv(EnvLong) == "" {
+		t.Skipf("takes long: set %s=1 to run it, as CI does", EnvLong)
+	}
 }
 
 // findServer returns the path of the server binary, or ends the test.

@@ -9,6 +9,7 @@ import (
 )
 
 func TestSentinelClientFollowsAFailover(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	d := StartSentinel(t, 2, WithConfig("requirepass", "secret"))
 	require.Len(t, d.Sentinels(), 3)
@@ -36,6 +37,7 @@ func setEventually(t testing.TB, client *redis.Client, s *Server, value string) 
 }
 
 func TestSentinelsReplaceALostPrimary(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	d := StartSentinel(t, 1)
 	for name, fault := range map[string]struct{ lose, find func(*Server) }{
@@ -54,6 +56,7 @@ func TestSentinelsReplaceALostPrimary(t *testing.T) {
 }
 
 func TestRestartedServersAndSentinelsAreWhatTheyWere(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	d := StartSentinel(t, 1)
 	promoted := d.Failover(t)

@@ -198,6 +198,7 @@ func (r *resource) write(fence int64) bool {
 }
 
 func TestServerClusterKeysOfALockShareASlot(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	c := startShards(t)
 	ctx, a, b := t.Context(), c.asleep(t), c.asleep(t)
@@ -412,7 +413,7 @@ func (c *shards) readOnlyClients(t *testing.T) {
 
 // What moves a slot, or its primary, while both are in good health.
 func TestServerClusterTopologyChangesWhileHeldAndWaitedFor(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := startShards(t)
 	for change, move := range map[string]func(t testing.TB, key string){
@@ -678,7 +679,7 @@ func (c *shards) undoneWhileHalfMigrated(t *testing.T) {
 
 // A primary is lost while a lock on it is held and waited for.
 func TestServerClusterPrimaryIsLost(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := startShards(t)
 	for way, fault := range map[string]struct{ lose, find func(*redistest.Server) }{

@@ -295,6 +295,7 @@ func TestServerWithLockReleasesHoweverItIsLeft(t *testing.T) {
 }
 
 func TestServerWithLockReleasesInTheBackgroundWhileRedisIsSilent(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	for leave, run := range leaves {

@@ -32,7 +32,7 @@ func (r *rig) blocked(t testing.TB) int {
 // What keeps a lock does not wait behind acquisitions that wait for replicas,
 // however many they are.
 func TestServerReplicasThatAreSilentCostNoRenewal(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const ttl, crowd, atOnce = 3 * time.Second, 200, 2
 	r := newFollowed(t, 1)
@@ -133,6 +133,7 @@ func TestServerReplicasAnswerForABatch(t *testing.T) {
 
 // On a cluster each primary has its batches, which slots may leave at any time.
 func TestServerReplicasAnswerForABatchOnACluster(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	c := startShards(t)
 	ctx := t.Context()

@@ -326,7 +326,7 @@ func TestServerRestartWhileWaitedOn(t *testing.T) {
 // the lock. No key is orphaned, no ticket stays, and the waiter behind it is
 // woken.
 func TestServerCancelThatRacesWithTheHandOverLosesNothing(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const workers, rounds = 8, 250 // of each of three kinds: 10,000 in all with those that need not wait
 	r := newRig(t)

@@ -110,6 +110,7 @@ func TestServerAHookThatRewritesKeysLeavesWaitersTheirPushes(t *testing.T) {
 
 // The hook is the cluster client's, and sees what WithReplicas sends, too.
 func TestServerAHookThatRewritesKeysOnACluster(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	c := startShards(t)
 	ctx := t.Context()

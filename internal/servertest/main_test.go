@@ -25,12 +25,3 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(os.Exit))
 }
-
-// long skips a test that watches failovers or chaos for longer than somebody
-// who has just changed a line wants to wait. CI always runs them.
-func long(t *testing.T) {
-	t.Helper()
-	if os.Getenv("REDISLOCK_LONG_TESTS") == "" {
-		t.Skip("takes long: set REDISLOCK_LONG_TESTS=1 to run it, as CI does")
-	}
-}

@@ -91,7 +91,7 @@ func (c *elsewhere) Subscribe(ctx context.Context, channels ...string) *redis.Pu
 }
 
 func TestServerSubscriptionElsewhereIsReportedOnce(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	other := redistest.Start(t)
@@ -155,7 +155,7 @@ func (c *cuttable) Read(b []byte) (int, error) {
 
 // A proxy confirms subscriptions and cuts them.
 func TestServerSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	const names, watched = 200, 5 * time.Second
@@ -194,6 +194,7 @@ func TestServerSubscriptionsThatAreCutAreNoStorm(t *testing.T) {
 // A slot that moves takes its names to another node, and the subscription
 // there. Other names on the old node keep theirs, and nobody is warned.
 func TestServerClusterSlotThatMovesLeavesOtherNamesTheirSubscription(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 0)
 	ctx, log := t.Context(), &journal{}

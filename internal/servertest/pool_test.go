@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/e2e3f2a3/redislock"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
 )
 
 // occupy fills the pool of a client with commands that block, and returns what
@@ -40,7 +42,7 @@ func (r *rig) occupy(t *testing.T, client *redis.Client, connections int) (free 
 // A client whose connections are all in use has sent nothing, and the error
 // says so.
 func TestServerNoFreeConnectionIsNoSilence(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const connections, ttl = 3, 1500 * time.Millisecond
 	const busy = "all 3 connections of the client are in use"

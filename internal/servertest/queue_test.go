@@ -15,10 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/e2e3f2a3/redislock"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
 )
 
 // envChild makes the test binary another process that waits for a lock: the
@@ -319,6 +321,7 @@ func (c *crowd) work(t *testing.T, ctx, first context.Context, lk *redislock.Loc
 }
 
 func TestServerThousandWaitersCostNothingButTheirTurns(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	const handOvers, processes = 50, 2
 	r := newRig(t)

@@ -96,6 +96,7 @@ func (q *quorumRig) settled(t testing.TB) {
 // Faults 40 and 1: three nodes, each in each of these states, all combinations
 // at once.
 func TestServerQuorumInEveryStateOfItsNodes(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	const majority, timeout = 2, 300 * time.Millisecond
 	q := newQuorumRig(t, 3)
@@ -255,6 +256,7 @@ func TestServerQuorumReturnsWhenItsContextEnds(t *testing.T) {
 
 // Faults 1, 2 and 7.
 func TestServerQuorumRepliesAreSwallowed(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	q := newQuorumRig(t, 3)
 	for name, opts := range map[string]func(*redis.Options){"default retries": defaultOptions, "no retries": noRetries} {
@@ -377,6 +379,7 @@ func TestServerQuorumFencesGrowWhateverHappens(t *testing.T) {
 }
 
 func TestServerQuorumFencesOfConcurrentAcquirersGrowInTheOrderOfHolding(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	for _, n := range []int{1, 3, 5, 7} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -407,7 +410,7 @@ func TestServerQuorumFencesOfConcurrentAcquirersGrowInTheOrderOfHolding(t *testi
 // --- holding -----------------------------------------------------------------------
 
 func TestServerQuorumWatchdogKeepsTheLockWhileNodesAreRestarted(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const ttl = 1500 * time.Millisecond
 	q := newQuorumRig(t, 3)
@@ -465,7 +468,7 @@ func TestServerQuorumReleaseOfNodesThatAreSlowLeavesNothing(t *testing.T) {
 // killed and cut off. Their data survive: a node that forgets a lock can give
 // it away again.
 func TestServerQuorumMutualExclusionHoldsUnderChaos(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	for n, down := range map[int]int{3: 1, 5: 2} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

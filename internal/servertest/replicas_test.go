@@ -188,6 +188,7 @@ func TestServerReplicasHaveTheLock(t *testing.T) {
 }
 
 func TestServerSomeReplicasAreSilent(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
 	r := newFollowed(t, 2)
@@ -309,7 +310,7 @@ func TestServerLateWordOfMissingReplicasIsIgnored(t *testing.T) {
 // What a replica has acknowledged it has when it takes over: on Sentinel and
 // Cluster.
 func TestServerAcknowledgedLockOutlivesItsPrimary(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	t.Run("Cluster", func(t *testing.T) {
 		c := startShards(t)

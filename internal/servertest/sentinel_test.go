@@ -62,7 +62,7 @@ func (d *watched) handedOver(t *testing.T, name string, from, to *redislock.Lock
 }
 
 func TestServerSentinelReplacesThePrimary(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	d := startWatched(t)
 	for _, way := range []struct {

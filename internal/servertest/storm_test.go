@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/e2e3f2a3/redislock"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
 )
 
 // A storm is many goroutines of several Lockers that use everything there is on
@@ -238,7 +240,7 @@ func (s *storm) over(value func(name string) string, tickets func(name string) i
 var stormNames = []string{"wind", "{t}rain", "hail"}
 
 func TestServerStorm(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Run("single", func(t *testing.T) {
 		r := newRig(t)
 		var lockers []*redislock.Locker

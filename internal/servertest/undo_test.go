@@ -115,7 +115,7 @@ func TestServerNoLockStaysOfCallsThatTimeOut(t *testing.T) {
 // 10,000 waiters on as many names, 30 ms away, leave at once; then the holders
 // release.
 func TestServerNoTicketStaysOfWaitersThatLeave(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	const names = 10_000
 	r := newRig(t)
@@ -156,7 +156,7 @@ func TestServerGrantsToWaitersThatLeaveAreGivenBack(t *testing.T) {
 
 // 100 calls a second fail for eight seconds, in which Redis stands still.
 func TestServerUndoingIsBoundedWhileRedisStandsStill(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	lk := r.locker(t)
@@ -188,6 +188,7 @@ func TestServerUndoingIsBoundedWhileRedisStandsStill(t *testing.T) {
 
 // A node of three is silent while waiters of names on all of them leave.
 func TestServerClusterSilentNodeHoldsUpUndoingOnNoOther(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	const names = 1500
 	c := &shards{Cluster: redistest.StartCluster(t, 3, 0), log: &journal{}}

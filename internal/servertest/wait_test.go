@@ -179,7 +179,7 @@ func (r *rig) outages() map[string]struct{ begin, end func() } {
 
 // An outage is not contention.
 func TestServerThatIsAwayIsNotContention(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	for outage, how := range r.outages() {
@@ -399,6 +399,7 @@ func (r *rig) stalls(t *testing.T) map[string]func() {
 
 // Held and waited for while the server does not serve for a while.
 func TestServerStallsAreSurvived(t *testing.T) {
+	redistest.Long(t)
 	t.Parallel()
 	r := newRig(t)
 	for stall, strike := range r.stalls(t) {

@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/e2e3f2a3/redislock"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/e2e3f2a3/redislock"
+	"github.com/e2e3f2a3/redislock/internal/redistest"
 )
 
 // tracedCluster and traced wrap a client, and note that requests pass.
@@ -35,7 +37,7 @@ func (c *traced) Process(ctx context.Context, cmd redis.Cmder) error {
 }
 
 func TestServerWrappedClusterClientIsOneOfACluster(t *testing.T) {
-	long(t)
+	redistest.Long(t)
 	t.Parallel()
 	c := startShards(t)
 	ctx := t.Context()
