@@ -12,9 +12,9 @@ import (
 )
 
 // Client is the part of a go-redis client that this package uses. *redis.Client
-// has it, also one made by redis.NewFailoverClient, and *redis.ClusterClient.
-// The client stays the caller's: it is never closed, reconfigured or copied
-// here.
+// implements it, including one made by redis.NewFailoverClient, and so does
+// *redis.ClusterClient. The client belongs to the caller: this package never
+// closes, reconfigures or copies it.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 	Pipeline() redis.Pipeliner

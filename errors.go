@@ -8,11 +8,16 @@ import (
 
 // The conditions a caller can act on. Every method returns them wrapped in an
 // [*Error]; compare with errors.Is.
+//
+// An outage has no value of its own. The error of an acquisition that Is none
+// of these values and no context error is an outage, or an answer in which the
+// server refuses the request. errors.As with a redis.Error finds the answer of
+// the server.
 var (
-	// ErrNotAcquired says that somebody else holds the lock, or has waited for
-	// it longer. It is what TryAcquire returns at once, and what Acquire
-	// returns when its ctx ended while it waited (the error then also Is
-	// ctx.Err()). An outage of Redis is never reported as ErrNotAcquired.
+	// ErrNotAcquired says that another holder has the lock, or another process
+	// has waited for it longer. TryAcquire returns it at once. Acquire returns
+	// it when its ctx ended while it waited (the error then also Is ctx.Err()).
+	// An outage of Redis is never reported as ErrNotAcquired.
 	ErrNotAcquired = errors.New("lock is held by somebody else")
 
 	// ErrNotHeld says that the key does not hold this lock's token: the lease
@@ -21,20 +26,21 @@ var (
 	ErrNotHeld = errors.New("lock is not held")
 
 	// ErrLost is why a lock's context ended without Release: the lease could
-	// not be renewed in time, or Redis answered that the key is no longer ours.
-	// WithLock returns it when that happened while the function ran.
+	// not be renewed in time, or Redis answered that the key does not hold the
+	// token any more. WithLock returns it when that happened while the function
+	// ran.
 	ErrLost = errors.New("lock was lost")
 
-	// ErrReleased is what a lock answers after its own Release succeeded,
-	// Extend as soon as Release has begun, and Err, Done and contexts as soon
-	// as a request to release was sent: it may be executed at any time,
-	// whatever Release returned. Resume returns it for a token of which that is
-	// so.
+	// ErrReleased is what methods of a lock return after its Release succeeded.
+	// Extend returns it as soon as Release has begun. It is the cause of the
+	// end of Done and contexts, and the result of Err, as soon as a request to
+	// release was sent: that request may be executed at any time, whatever
+	// Release returned. Resume returns it for a token with such a request.
 	ErrReleased = errors.New("lock is released")
 
-	// ErrDetached is what a lock answers after [Lock.Detach], and why its
-	// context ended: the handle was given up on purpose, and the key left to
-	// its lease or to another process.
+	// ErrDetached is what methods of a lock return after [Lock.Detach], and why
+	// its context ended: the caller gave up the handle, and left the key to its
+	// lease or to another process.
 	ErrDetached = errors.New("lock is detached")
 
 	// ErrInvalidTTL says that a TTL is below [MinTTL], that WithMaxHold was
@@ -51,19 +57,20 @@ var (
 	// know or permit WAIT. The lock was released again.
 	ErrNotReplicated = errors.New("lock is not replicated")
 
-	// ErrInvalidName says that a lock name cannot be used: it is empty, or the
-	// keys that would belong to it can belong to another name with the same
-	// prefix ("{t}:fence" is the fence of "{t}"), or, on a Redis Cluster, it
-	// has a '}' that keeps these keys from sharing a slot. Nothing was sent to
-	// Redis.
+	// ErrInvalidName says that a lock name cannot be used: it is empty, or its
+	// keys can be those of another name with the same prefix ("{t}:fence" is
+	// the fence of "{t}"), or, on a Redis Cluster, it has a '}' that keeps its
+	// keys from sharing a slot. Nothing was sent to Redis.
 	ErrInvalidName = errors.New("invalid lock name")
 )
 
-// Error is what every method of this package returns: the operation, the Redis
-// key it was about, and the cause. Unwrap gives the cause, so errors.Is works
-// for the Err... values above, for context errors and for go-redis's errors. A
-// request that Redis did not answer in the time given to it has a cause with a
-// method Timeout() bool, as in package net, and is no context error.
+// Error is the error that methods of this package return: the operation, the
+// Redis key, and the cause. Unwrap returns the cause, so errors.Is works for
+// the Err... values above, for context errors and for go-redis's errors. The
+// cause of a request that Redis did not answer in its time has a method
+// Timeout() bool, as in package net, and is not a context error. The text of a
+// cause that comes from a hook of the client is that of the hook, and can
+// contain whatever the hook puts into it.
 type Error struct {
 	Op  string // "acquire", "extend", "release", "resume", "inspect", "ttl", "hold"
 	Key string // prefix + name

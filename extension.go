@@ -9,16 +9,17 @@ import (
 )
 
 // Extend sets the lease to ttl from now, longer or shorter than it was. With a
-// watchdog, renewal goes on with this ttl.
+// watchdog, later renewals use this ttl. A ttl above 100 years (of 365 days)
+// counts as 100 years.
 //
 // It returns [ErrNotHeld] if the lock was lost, expired, deleted or taken over,
-// [ErrReleased] after Release has begun (also if it failed), [ErrDetached]
+// [ErrReleased] after Release has begun (even if it failed), [ErrDetached]
 // after Detach, and [ErrInvalidTTL] for a ttl below [MinTTL]; in each of these
 // cases nothing is written. It never recreates a key. It blocks for one round
-// trip, or three if they fail in transport (see [Locker.Acquire]; the lock then
-// goes on with what remains of its lease, or with ttl if that is shorter), and
-// returns within 50 ms of the end of ctx. Extends of one lock are made one
-// after another.
+// trip, or three if they fail in transport (see [Locker.Acquire]), and returns
+// within 50 ms of the end of ctx. After a failure in transport the lock keeps
+// the rest of its lease, or ttl if that is shorter. Extends of one lock are
+// made one after another.
 func (l *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if l.none() {
 		return l.failed(opExtend, errNoLock)

@@ -2,17 +2,17 @@ package redislock
 
 import "time"
 
-// Info is what stands in Redis for one name. A name can be taken while nobody
-// holds the lock: it is kept by [WithMinHold], or those that wait are called,
-// for a quarter of a second at most, because a lease has ended. Held is true
-// then, and Token empty.
+// Info is the state of one name in Redis. A name can be taken without a holder:
+// while [WithMinHold] keeps it, or, for a quarter of a second at most, while
+// waiting processes are asked to register again because a lease has ended. Held
+// is true then, and Token empty.
 type Info struct {
-	Held     bool          // whether the name is taken, with this library or another
-	Token    string        // the holder's token, without metadata; empty if nobody holds the lock
-	Metadata string        // what the holder gave to WithMetadata, or the last one where the name is kept
+	Held     bool          // whether the name is taken, by this library or another
+	Token    string        // the holder's token, without metadata; empty without a holder
+	Metadata string        // the text given to WithMetadata by the holder, or by the last one where the name is kept
 	TTL      time.Duration // the remaining lease; -1 ns if the key has no expiry (a foreign lock)
-	Waiters  int           // Lockers (processes) in the queue, with those that died lately; those that poll are not counted
-	Fence    int64         // the last fencing token minted for the name, also when nobody holds it; 0 if there is no record
+	Waiters  int           // Lockers (processes) in the queue, including those that died recently; polling ones are not counted
+	Fence    int64         // the last fencing token minted for the name, even without a holder; 0 if there is no record
 }
 
 func (r inspectReply) ttl() time.Duration {

@@ -12,16 +12,22 @@ import (
 )
 
 // Locker acquires locks on one Redis, or on several ([NewQuorum]). It is safe
-// for concurrent use, needs no closing, and is best shared: one in a process
-// for each Redis. It has goroutines and connections of its own only for a time:
-// a goroutine for each lock held with a watchdog; one for each round trip under
-// way, which may stay in the socket until the client's time-outs when the
-// callers have left; one for a release that goes on in the background; up to
-// four for each server on which abandoned acquisitions are undone; one while
-// there are lines for the logger; and, while somebody waits and up to 4 seconds
-// longer, one with the connection on which Redis announces the next owner (on a
-// Cluster, for each node). While locks are held, and up to a second longer, a
-// timer compares the process's clocks once a second.
+// for concurrent use and needs no closing. A process should share one Locker
+// for each Redis. Lockers exclude each other only if they use the same server
+// (or Cluster), the same database number and the same prefix.
+//
+// Only New and NewQuorum make a usable Locker: methods of a nil or zero Locker
+// panic, and so do methods that are given a nil ctx.
+//
+// A Locker has goroutines and connections of its own only for a time: a
+// goroutine for each lock held with a watchdog; one for each round trip under
+// way, which may block in the socket until the client's time-outs after the
+// callers have left; one for each release that continues in the background; up
+// to four for each server on which abandoned acquisitions are undone; one while
+// there are lines for the logger; and, while a goroutine waits and up to 4
+// seconds longer, one with the connection on which Redis announces the next
+// owner (on a Cluster, for each node). While locks are held, and up to a second
+// longer, a timer compares the process's clocks once a second.
 type Locker struct {
 	naming
 	backend backend
@@ -38,15 +44,15 @@ type Locker struct {
 // and if it is a [redis.Ring]: a ring moves keys to other shards when one does
 // not answer, and then grants a lock that is still held.
 //
-// A client may be wrapped. What it is, one server, a cluster or a ring, is told
-// by what it can do: a struct that embeds a [redis.ClusterClient] behaves as
-// that client, also where the struct embeds an interface such as
-// [redis.UniversalClient] which holds it. Requests go through the wrapper's own
+// A client may be wrapped. Its methods decide whether it is one server, a
+// cluster or a ring: a struct that embeds a [redis.ClusterClient] behaves as
+// that client, even if the struct embeds an interface such as
+// [redis.UniversalClient] which holds it. Requests use the wrapper's own
 // methods Process and Pipeline; a cluster's subscriptions are made on its
-// nodes. A wrapper that keeps the client in a field with a name must have the
-// methods ForEachMaster, MasterForKey and ReloadState itself if it is one of a
-// cluster; New panics if it has not, as far as it can see that. What is hidden
-// behind functions counts as one server.
+// nodes. A wrapper that keeps a cluster's client in a named field must have the
+// methods ForEachMaster, MasterForKey and ReloadState itself. Otherwise New
+// panics if it finds that client. A client that is hidden behind functions
+// counts as one server.
 func New(client Client, opts ...Option) *Locker {
 	if isNil(client) {
 		panic("redislock: New(nil): a client is needed")
@@ -90,32 +96,33 @@ func (lk *Locker) noteHeld(l *Lock) {
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
-// somebody else holds it, until ctx ends. Waiters are served first come, first
-// served: goroutines of one Locker in the order of their calls, and Lockers
-// (processes) in turns. The lock is handed over by the release itself, without
-// polling; what that cannot see (a lock that was deleted by hand, a lost
-// message) is found when the holder's lease ends or by asking again, within as
-// long again as the first in line has waited, and within a poll interval
-// ([WithPollInterval]). Where Redis does not allow subscriptions, waiting is by
-// polling, after 10 to 500 ms.
+// another holder has it, until ctx ends. Waiters are served in order of
+// arrival: goroutines of one Locker in the order of their calls, and Lockers
+// (processes) in turns. The release hands the lock over, without polling. The
+// first in line also asks Redis, to find what a release does not tell (a lock
+// that was deleted by hand, a lost message): when the holder's lease ends,
+// after pauses as long as it has waited so far, and at least once per poll
+// interval ([WithPollInterval]). Where Redis does not allow subscriptions,
+// waiting is by polling, after 10 to 500 ms.
 //
 // ctx limits the waiting, not the holding: the lock stays when ctx ends later.
 // Acquire returns within 50 ms of the end of ctx, with an error that Is
 // ctx.Err() and, if the last answer was that somebody else holds the lock, Is
 // also [ErrNotAcquired]. A first request that fails in transport is made three
 // times, each waiting for at most the TTL (but 1 s at least and 5 s at most) or
-// as long as the client's time-outs say, then its error is returned. Errors of
-// the server (wrong type, no permission, out of memory, read-only) are returned
-// at once. While already waiting, Acquire waits out outages as well, until ctx
-// ends. That connections cannot be set up (a password that is being rotated) is
-// an outage then; as a first answer it is returned at once. A ttl below
-// [MinTTL] gives [ErrInvalidTTL] and an empty name [ErrInvalidName], without
-// any traffic.
+// for the client's time-outs. Then its error is returned. Errors of the server
+// (wrong type, no permission, out of memory, read-only) are returned at once.
+// An Acquire that already waits for a holder also waits until an outage is
+// over, or ctx ends. A refused authentication (a password that is being
+// rotated) counts as an outage then; as the first answer it is returned at
+// once. A ttl below [MinTTL] gives [ErrInvalidTTL] and an empty name
+// [ErrInvalidName], without any traffic. A ttl above 100 years (of 365 days)
+// counts as 100 years, here and in all other methods.
 //
-// Whenever an error is returned, no lock is left behind: what a lost or late
-// request may have acquired is released in the background. That takes one or
-// two round trips. After an outage it takes about a second, if the outage was
-// not longer than 15 seconds.
+// An acquisition that returns an error leaves no lock behind: what a lost or
+// late request may have acquired is released in the background. That takes one
+// or two round trips. After an outage it takes about a second, if the outage
+// was not longer than 15 seconds.
 func (lk *Locker) Acquire(ctx context.Context, name string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	return lk.acquire(ctx, name, ttl, acquireOptions{}.with(opts))
 }
@@ -130,10 +137,11 @@ func (lk *Locker) acquire(ctx context.Context, name string, ttl time.Duration, o
 }
 
 // TryAcquire acquires the lock called name with a lease of ttl, or returns
-// [ErrNotAcquired] if somebody else holds it or has waited for it longer. It
-// never waits for a holder: it blocks for one round trip, or three if they fail
-// in transport (see Acquire), and returns within 50 ms of the end of ctx. As
-// with Acquire, an error means that no lock is left behind.
+// [ErrNotAcquired] if another holder has it or another process has waited for
+// it longer. It never waits for a holder, and does not try again when the lock
+// is taken: it blocks for one round trip, or three if they fail in transport
+// (see Acquire), and returns within 50 ms of the end of ctx. As with Acquire,
+// an error means that no lock is left behind.
 func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	a, err := lk.newAcquisition(ctx, opAcquire, name, ttl, acquireOptions{}.with(opts))
 	if err != nil {
@@ -151,21 +159,23 @@ func (lk *Locker) TryAcquire(ctx context.Context, name string, ttl time.Duration
 
 // Resume adopts a lock that was acquired elsewhere, by its token: for work that
 // is handed to another process. It sets the lease to ttl from now, and never
-// creates a lock: if the key does not hold the token (any more), it returns
-// [ErrNotHeld]. A process that hands a lock over calls [Lock.Detach] before:
-// its own handle does not learn that the lease was set anew, perhaps to less,
-// and a watchdog would go on renewing. That another handle has sent a request to
-// release the lock it hears at once if both belong to the same Locker (its Err
-// then Is [ErrLost], without a warning, even if Redis refuses that request),
-// and else at its next request.
+// creates a lock: if the key does not (or no longer) hold the token, it returns
+// [ErrNotHeld]. A process that hands a lock over calls [Lock.Detach] first.
+// Otherwise its own handle does not learn that the lease was changed, perhaps
+// to less, and a watchdog continues to renew it.
+//
+// If another handle of the token sends a request to release the lock, the
+// adopted handle ends at once if both belong to the same Locker (its Err then
+// Is [ErrLost], without a warning, even if Redis refuses that request), and
+// otherwise at its next request.
 //
 // If a release of the token by this Locker is under way, or was sent and may
-// yet be executed, Resume returns [ErrReleased] and sends nothing: the lock
-// could end at any moment. It returns ErrReleased as well if such a release is
-// sent meanwhile.
+// still be executed, Resume returns [ErrReleased] and sends nothing: the lock
+// could end at any moment. It also returns ErrReleased if such a release is
+// sent during the call.
 //
-// It blocks as TryAcquire does, and has its errors for bad arguments. On error
-// the lock is left to its lease, which may have been set to ttl.
+// It blocks as TryAcquire does, and has its errors for invalid arguments. On
+// error the lock is left to its lease, which may have been set to ttl.
 func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	a, err := lk.newAcquisition(ctx, opResume, name, ttl, acquireOptions{}.with(opts))
 	if err != nil {
@@ -187,8 +197,8 @@ func (lk *Locker) Resume(ctx context.Context, name, token string, ttl time.Durat
 	return a.resume(ctx, departures)
 }
 
-// Inspect reads the holder of the lock called name. What it says may be
-// outdated when it returns; use it to show and to debug, not to decide. It
+// Inspect reports the holder of the lock called name. The result may be
+// outdated when it returns: use it for display and debugging only. It
 // blocks as TryAcquire does, and has its errors for a bad name, for transport
 // and of the server.
 func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
@@ -204,27 +214,34 @@ func (lk *Locker) Inspect(ctx context.Context, name string) (Info, error) {
 
 // WithLock runs fn while it holds the lock called name. It waits for the lock
 // as Acquire does, renews the lease every ttl/3 unless [WithoutWatchdog] is
-// given, and always releases it: when fn returns, fails, panics (the panic goes
-// on) or calls runtime.Goexit, and also when ctx has ended.
+// given, and always releases it: when fn returns, fails, panics (the panic
+// continues) or calls runtime.Goexit, and when ctx has ended.
+//
+// Locks are not reentrant. If fn, or a function that it calls, acquires the
+// same name again, that call waits for its own caller. While the lock is
+// renewed, that ends only with the ctx of the call or with [WithMaxHold]. Pass
+// the Lock down instead.
 //
 // fn's context is a child of ctx. It ends with cause [ErrLost] when the lock is
-// lost: fn should stop then, since somebody else may hold the lock.
+// lost: fn should stop then, since another process may hold the lock. After
+// the process was paused, its Err may be nil for a moment although the lease is
+// over. Call [Lock.Err] immediately before an irreversible step.
 //
 // If the lock cannot be acquired, fn is not called, and the error is Acquire's.
-// Else WithLock returns fn's error, joined with what the lock has to say: an
-// error that Is ErrLost if the lock was lost while fn ran, one that Is
-// [ErrNotHeld] if there was nothing left to release. Both say that the work may
-// have run twice, also where fn returned nil. Ask for them before you ask for
-// context errors: an fn that returns ctx.Err() after a loss makes the joined
-// error Is context.Canceled too. If fn released the lock itself, or detached
-// it, that is no error.
+// Otherwise WithLock returns fn's error, joined with the errors of the lock:
+// one that Is ErrLost if the lock was lost while fn ran, one that Is
+// [ErrNotHeld] if there was nothing left to release. Both mean that the work
+// may have run twice, even if fn returned nil. Check for them before context
+// errors: an fn that returns ctx.Err() after a loss makes the joined error
+// match context.Canceled too. It is not an error if fn released or detached the
+// lock itself.
 //
-// WithLock waits for its release for what is left of the lease (but 750 ms at
-// least) and never more than 5 s, whatever Redis and ctx do; for 750 ms once
-// the lock is lost, ctx has ended or fn panicked. A release that has failed or
-// has no answer by then is WithLock's error, and goes on in the background: for
-// as long as three tries take, and 15 seconds more. WithLock panics if fn is
-// nil.
+// WithLock waits for its release for the rest of the lease (but 750 ms at
+// least) and never more than 5 s, whatever Redis and ctx do. It waits for 750
+// ms once the lock is lost, ctx has ended or fn panicked. A release that has
+// failed or has no answer by then is WithLock's error, and continues in the
+// background: for the duration of three tries, and 15 seconds more. WithLock
+// panics if fn is nil.
 func (lk *Locker) WithLock(ctx context.Context, name string, ttl time.Duration, fn func(ctx context.Context, lock *Lock) error, opts ...AcquireOption) (err error) {
 	if fn == nil {
 		panic("redislock: WithLock(nil): a function is needed")
@@ -334,8 +351,8 @@ func (l *Lock) Key() string {
 	return l.keys.lock
 }
 
-// Token is the random UUIDv4 of this acquisition. Whoever knows it can release
-// the lock or adopt it with [Locker.Resume]: treat it as a secret.
+// Token is the random UUIDv4 of this acquisition. Any program that has it can
+// release the lock or adopt it with [Locker.Resume]: treat it as a secret.
 func (l *Lock) Token() string {
 	if l.none() {
 		return ""
@@ -344,7 +361,7 @@ func (l *Lock) Token() string {
 }
 
 // Fence is the fencing token of this acquisition: greater than that of every
-// earlier acquisition of the same name. A resource that remembers the greatest
+// earlier acquisition of the same name. A resource that stores the greatest
 // fence it has seen, and refuses smaller ones, is safe from a holder that was
 // paused past its lease.
 func (l *Lock) Fence() int64 {
@@ -356,10 +373,10 @@ func (l *Lock) Fence() int64 {
 
 // Until is when the lease ends on this process's clock, unless it is extended
 // before. It is earlier than the end of the lease in Redis by 1 % of the TTL
-// and 2 ms, counted from before the request was sent; of a lock that was handed
-// over, from when Redis did so, as far as it can be known. An Extend to a
-// shorter TTL brings it forward as soon as it begins. Of a lock that has ended
-// it is the last one.
+// and 2 ms, counted from before the request was sent; for a lock that was
+// handed over, from the time of the hand-over, as far as it can be known. An
+// Extend to a shorter TTL brings it forward as soon as it begins. For a lock
+// that has ended it is the last value.
 func (l *Lock) Until() time.Time {
 	if l.none() {
 		return time.Time{}
@@ -376,8 +393,8 @@ var closed = func() <-chan struct{} {
 
 // Done is closed when the lock is released, detached or lost, or its lease has
 // ended on this process's clock. It is closed as soon as a request to release
-// is sent, since somebody else may have the lock from then on, whatever Release
-// returns. It is final: a lock never comes back.
+// is sent, since another process may have the lock from then on, whatever
+// Release returns. It is final: a lock never comes back.
 func (l *Lock) Done() <-chan struct{} {
 	if l.none() {
 		return closed
@@ -388,8 +405,14 @@ func (l *Lock) Done() <-chan struct{} {
 // Err is nil while the lock is held. After that it is an error that Is
 // [ErrReleased], Is [ErrDetached] or Is [ErrLost], and stays the same. Once a
 // request to release is sent it Is ErrReleased; if Redis answers that there was
-// nothing to release before anybody has asked, it Is ErrLost. It sends nothing.
-// Of a nil or zero Lock it Is [ErrNotHeld].
+// nothing to release before the first call of Err, it Is ErrLost. It sends
+// nothing. For a nil or zero Lock it Is [ErrNotHeld].
+//
+// Err reads the wall clock and the monotonic clock. So it reports the end of a
+// lease at once after the process or its machine was paused, when Done and
+// contexts may be late by up to a second. Call it immediately before an
+// irreversible step. A pause after the call is still possible; a resource that
+// checks the fence protects against that.
 func (l *Lock) Err() error {
 	if l.none() {
 		return &Error{Op: opHold, Err: errNoLock}
@@ -402,9 +425,9 @@ func (l *Lock) Err() error {
 
 // Context returns a child of parent that ends when the lock does, with Err() as
 // its cause. It ends before the lease can have ended in Redis, if the clocks of
-// both run at the same speed within 1 %. (After a machine was suspended it ends
-// up to a second later than that; Err knows at once.) Call cancel when it is no
-// longer needed.
+// both run at the same speed within 1 %. (After a process or its machine was
+// paused it may end up to a second later; Err reports the end at once.) Call
+// cancel when the context is no longer needed.
 func (l *Lock) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	if err := l.Err(); err != nil {
@@ -420,10 +443,10 @@ func (l *Lock) Context(parent context.Context) (context.Context, context.CancelF
 
 // TTL asks Redis for the remaining lease. It returns [ErrNotHeld] if the key
 // does not hold this lock's token, [ErrReleased] after Release and
-// [ErrDetached] after Detach. A lock that is lost here, since its time was
-// over, may still have a lease there. It is -1 ns if the key was made to have
-// no expiry. It blocks for one round trip, or three if they fail in transport,
-// and returns within 50 ms of the end of ctx.
+// [ErrDetached] after Detach. A lock that is lost in this process, because its
+// validity is over, may still have a lease in Redis. The result is -1 ns if the
+// expiry of the key was removed. TTL blocks for one round trip, or three if
+// they fail in transport, and returns within 50 ms of the end of ctx.
 func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if l.none() {
 		return 0, l.failed(opTTL, errNoLock)

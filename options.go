@@ -8,13 +8,13 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// MinTTL is the shortest lease that can be asked for. Below it the time that
-// clocks and the network need is no longer small against the lease.
+// MinTTL is the shortest lease that can be asked for. With a shorter one, clock
+// differences and network delays would not be small compared with the lease.
 const MinTTL = 10 * time.Millisecond
 
-// MaxMetadata is the longest text, in bytes, that WithMetadata takes. A server
-// that cuts the connection where a request is too long for it would cut off the
-// requests of others that travel along.
+// MaxMetadata is the longest text, in bytes, that WithMetadata accepts. A
+// server closes the connection when a request is too long for it, and so would
+// fail the other requests of the same batch.
 const MaxMetadata = 64 << 10
 
 const (
@@ -55,9 +55,11 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-// WithPrefix sets what stands before every name in Redis. The default is
-// "lock:". Lockers exclude each other only if their prefix is the same. An
-// empty prefix is allowed: the key is then the name itself.
+// WithPrefix sets the text before every name in Redis. The default is "lock:".
+// Lockers exclude each other only if they use the same prefix on the same
+// server (or Cluster) and in the same database number (SELECT, the field DB of
+// the client's options). An empty prefix is allowed: the key is then the name
+// itself.
 func WithPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = prefix }
 }
@@ -67,12 +69,12 @@ func WithPrefix(prefix string) Option {
 // of an outage while waiting are warnings. Tokens are shortened to their first
 // eight characters, since a token is all that is needed to release a lock.
 //
-// The handler is called by one goroutine of the Locker at a time, which ends
-// when nothing is left to be written, and in the order of the events, after the
-// contexts concerned have ended. A slow or blocked handler holds up no lock:
-// calls that have reported something wait for its line, for 250 ms at most, and
-// of 32768 lines that wait the rest is counted and left out. If it panics, its
-// line is lost.
+// One goroutine of the Locker at a time calls the handler, in the order of the
+// events, after the contexts concerned have ended. It ends when no line is left
+// to write. A slow or blocked handler delays no lock. A call that has reported
+// something waits for its line, for 250 ms at most. Beyond 32768 waiting lines
+// further ones are counted and dropped. If the handler panics, its line is
+// lost.
 func WithLogger(logger *slog.Logger) Option {
 	return func(o *options) {
 		if logger != nil {
@@ -93,14 +95,14 @@ func WithFenceRetention(d time.Duration) Option {
 }
 
 // WithPollInterval sets the longest time that the first waiter for a name goes
-// without asking Redis, whatever pushes it expects. The default is five
-// seconds. A waiter notices what nobody tells it (a lock that was deleted by
-// hand or released by another library, a lost message) within as long again as
-// it has waited, but 100 ms at least, and at the latest when the holder's lease
-// ends or this interval is over: it asks often at first, and once per interval
-// in the long run. On a quorum it is the longest pause of the polling, which
-// grows to 500 ms at most. Less than 10 ms counts as 10 ms. It panics unless d
-// is positive.
+// without asking Redis, even if it expects a push. The default is five seconds.
+// Some changes are not pushed: a lock that was deleted by hand or released by
+// another library, a lost message. To notice them, a waiter asks after a pause
+// as long as the time it has waited so far, but 100 ms at least, and at the
+// latest when the holder's lease ends or this interval is over. So it asks
+// often at first, and once per interval later. On a quorum it is the longest
+// pause of the polling, which grows to 500 ms at most. Less than 10 ms counts
+// as 10 ms. It panics unless d is positive.
 func WithPollInterval(d time.Duration) Option {
 	mustBePositive("WithPollInterval", d)
 	d = min(max(d, wire.FirstPause), maxLease)
@@ -111,19 +113,19 @@ func WithPollInterval(d time.Duration) Option {
 // acknowledged it, waiting for at most timeout (in ms, rounded up) in the same
 // round trip, with the command WAIT. If fewer have, the lock is released again
 // and the acquisition fails with [ErrNotReplicated]. A lock that another
-// process hands over takes a round trip more. The default is 0: replicas are
+// process hands over takes one more round trip. The default is 0: replicas are
 // not asked. timeout should be shorter than the TTL, and than the client's
 // ReadTimeout; Redis may take 100 ms longer to say that it is over. It is not
 // for a quorum.
 //
 // Acquisitions of one Locker that wait for replicas travel in batches: two at a
 // time (on a Cluster, two to each node), with one WAIT for all acquisitions of
-// a batch, and apart from all other requests. So they occupy two connections,
-// and what keeps a lock never waits for them. While replicas are silent, an
-// acquisition may have to wait for a batch before its own, and one that finds
-// the lock taken hears of it only when the WAIT of its batch is over. Should
-// fewer than n have the last lock of a batch in time, all locks that the batch
-// has acquired count as not acknowledged.
+// a batch, and separate from all other requests. So they occupy two
+// connections, and renewals and releases never wait for them. While replicas do
+// not answer, an acquisition may have to wait for an earlier batch, and one
+// that finds the lock taken returns only when the WAIT of its batch is over. If
+// fewer than n replicas have the last lock of a batch in time, all locks that
+// the batch has acquired count as not acknowledged.
 //
 // It narrows the window in which a failover forgets a lock and does not close
 // it: a replica that has not acknowledged can be the one that is promoted, and
@@ -157,8 +159,8 @@ func mustBePositive(option string, d time.Duration) {
 }
 
 // AcquireOption configures one acquisition. It holds no state: the same value
-// may be used for any number of acquisitions, also at the same time. A nil one
-// does nothing.
+// may be used for any number of acquisitions, even at the same time. A nil
+// AcquireOption does nothing.
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
@@ -195,9 +197,10 @@ func (o acquireOptions) check() error {
 	return nil
 }
 
-// WithWatchdog has a goroutine renew the lease every third of its TTL until the
-// lock is released or lost. It is the default in WithLock, and not in Acquire,
-// TryAcquire and Resume. The watchdog does not replace the check at release.
+// WithWatchdog starts a goroutine that renews the lease every third of its TTL
+// until the lock is released or lost. It is the default in WithLock, and not in
+// Acquire, TryAcquire and Resume. Check the error of Release even with a
+// watchdog.
 func WithWatchdog() AcquireOption {
 	return func(o *acquireOptions) { o.watchdog = true }
 }
@@ -208,21 +211,29 @@ func WithoutWatchdog() AcquireOption {
 }
 
 // WithMaxHold stops the watchdog d after the lock was granted, so that a holder
-// that never comes to an end loses its lock within d + TTL. The default is no
-// limit. It stops neither Extend nor anything of a lock without a watchdog. An
+// that never finishes loses its lock within d + TTL. The default is no limit.
+// It does not limit Extend, and has no effect on a lock without a watchdog. An
 // acquisition with d <= 0 fails with ErrInvalidTTL.
 func WithMaxHold(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.maxHold, o.hasMaxHold = min(d, maxLease), true }
 }
 
-// WithMinHold has the name stay taken for d at least, counted from the grant by
-// the clock of the Redis server: for a job that must not run again so soon, on
-// another machine whose clock differs or that hears of it late. A Release
-// before d is over succeeds, and leaves the name taken until then, without any
-// process that has to see to it; a waiter is served then. A later Release frees
-// the lock as always. A lease that ends before d, since the holder died or was
-// detached, is not prolonged: choose a TTL above d, or a watchdog, if d is to
-// hold in that case too. Extend is not concerned.
+// WithMinHold keeps the name taken for at least d, counted from the grant by
+// the clock of the Redis server. It is for a scheduled job that must not run
+// again on a machine whose clock or scheduler is late. A Release before d is
+// over succeeds, and leaves the name taken until then. No process needs to live
+// that long. A waiter is served when d is over. A later Release frees the lock
+// as usual. A lease that ends before d, because the holder died or was
+// detached, is not prolonged: choose a TTL above d if the name must stay taken
+// in that case too. Extend is not affected.
+//
+// For a job that runs once per period on one of several replicas, choose d
+// longer than one replica can be later than another, and shorter than the
+// period less that lateness. With a shorter d a late replica runs the job
+// again. With a longer d the name may still be taken at the next tick, which is
+// then skipped. Use [Locker.TryAcquire], which does not try again when the name
+// is taken. Alternatively put the tick into the name ("report:2026-12-01"):
+// then d has no upper bound.
 //
 // A name that is kept shows as held in [Locker.Inspect], with the metadata of
 // its last holder and without a token. The default is 0, none. Resume with this
@@ -233,10 +244,10 @@ func WithMinHold(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.minHold = min(d, maxLease) }
 }
 
-// WithMetadata keeps a text beside the token in Redis, for [Locker.Inspect] and
-// for people with redis-cli: the holder of the lock. It may hold any bytes. A
-// text longer than [MaxMetadata] fails with [ErrInvalidMetadata]. Resume
-// otherwise ignores it and leaves the metadata as it stands.
+// WithMetadata stores a text beside the token in Redis, which describes the
+// holder for [Locker.Inspect] and redis-cli. It may contain any bytes. A text
+// longer than [MaxMetadata] fails with [ErrInvalidMetadata]. Resume otherwise
+// ignores the text and does not change the metadata in Redis.
 func WithMetadata(metadata string) AcquireOption {
 	return func(o *acquireOptions) { o.metadata = metadata }
 }

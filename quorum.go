@@ -65,13 +65,13 @@ const (
 
 // NewQuorum returns a Locker that holds a lock once a majority of the given
 // servers, floor(N/2)+1 of N, has granted it (Redlock). As long as a majority
-// of the servers works, so do its locks. The servers must be primaries that are
-// independent of each other, not replicas of one another. N is best odd: four
-// tolerate the loss of one, as three do. What counts are the configured
-// servers, not those that answer.
+// of the servers works, so do its locks. The servers must be independent
+// primaries, not replicas of one another. Use three or five servers (or one):
+// two tolerate no failure, and four tolerate the loss of one, as three do. The
+// majority is that of the configured servers, not of those that answer.
 //
-// What the methods of a Locker and of its Locks promise, they promise for the
-// majority. What differs:
+// The methods of a Locker and of its Locks make their promises for the majority.
+// The differences from one server:
 //
 //   - Each request goes to all servers at the same time, and is decided as soon as
 //     enough have answered. A server has the node time-out to do so: [WithNodeTimeout],
@@ -80,40 +80,40 @@ const (
 //     with one server it takes one. Everything else takes one, but Resume up to two. One
 //     attempt ends within two node time-outs, and so does TryAcquire with all its attempts.
 //   - An acquisition that fails is undone on every server: within the same time on those
-//     that can be reached, else in the background, as for one server.
+//     that can be reached, otherwise in the background, as for one server.
 //   - [ErrNotAcquired] says that so many servers are taken that the others make no
 //     majority, whether by a holder or by several callers at the same time. If it takes
 //     servers that do not answer to make one, that is an outage, and the error says which
 //     they are, and why.
-//   - Waiting is by polling, after 10 to 500 ms, and nobody is told of a release, but for
-//     the first in line of the same Locker, which asks at once. Processes have no turns.
-//     An Acquire that knows that some servers are taken waits for those that are down.
+//   - Waiting is by polling, after 10 to 500 ms. A release notifies only the first in line
+//     of the same Locker, which asks at once. Processes have no turns. An Acquire that
+//     knows that some servers are taken waits for those that are down.
 //   - A renewal and Extend succeed if a majority still holds the token. In the background
 //     they then take the lock also on servers where it is free, because these were
 //     restarted or could not be reached before. A lock that was lost on a majority is
 //     never recreated.
-//   - Inspect and TTL tell what a majority agrees on, and the time for which a majority
+//   - Inspect and TTL report what a majority agrees on, and the time for which a majority
 //     will hold the lock. Info.Waiters is 0.
 //
 // A server that forgets a lock (a restart without persistence, an eviction,
 // FLUSHALL) can grant it again. If the holder has just a bare majority, that
-// makes a second one. It takes an fsync for every write, or a restart that is
-// delayed by the longest TTL, to prevent that; the holder hears of it at its
-// next renewal. Fences grow as long as a server keeps its records, or its clock
-// is not behind the others'.
+// makes a second one. Only an fsync for every write, or a restart that is delayed
+// by the longest TTL, prevents that. The holder learns of it at its next
+// renewal. Fences grow as long as a server keeps its records, or its clock is
+// not behind those of the others.
 //
 // NewQuorum asks each server for its run id (INFO server). It returns an error
-// if one server is there twice, or denies the permission to ask; if there are
-// no clients, or one of them is nil, there twice, a [redis.Ring], or a
-// [redis.ClusterClient], which stands for many primaries, wrapped or not (see
+// if one server is listed twice, or refuses the command; if there are no
+// clients, or one of them is nil, listed twice, a [redis.Ring], or a
+// [redis.ClusterClient], which represents many primaries, wrapped or not (see
 // [New]); and with [WithReplicas]. It blocks for at most a second. A server
 // that does not answer is no error: it is asked again before its first vote
-// counts, and has none if it is there already.
+// counts, and has no vote if it turns out to be listed twice.
 //
 // While a request is under way the Locker has one goroutine for each server,
-// and one that counts. That of a server which does not answer stays until the
-// time-outs of its client. After a second of silence a server is asked once in
-// 200 ms only, until it answers.
+// and one that counts the votes. The goroutine of a server that does not answer
+// stays until the time-outs of its client. After a second without an answer a
+// server is asked only once in 200 ms, until it answers.
 func NewQuorum(clients []Client, opts ...Option) (*Locker, error) {
 	if err := checkClients(clients); err != nil {
 		return nil, fmt.Errorf("redislock: NewQuorum: %w", err)

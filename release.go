@@ -24,35 +24,35 @@ const (
 	finishLimit = 5 * time.Second
 )
 
-// Release frees the lock, if the key still holds its token; else it returns
-// [ErrNotHeld] and logs a warning, since the work may have run twice. On a lock
-// that is lost it still frees a key that is ours, and then returns nil. The
-// lock goes to the waiter that has waited longest, in the same request; not
-// before a minimal hold is over ([WithMinHold]).
+// Release frees the lock, if the key still holds its token. Otherwise it
+// returns [ErrNotHeld] and logs a warning, since the work may have run twice.
+// On a lost lock it still frees a key that holds its token, and then returns
+// nil. The same request gives the lock to the waiter that has waited longest,
+// but not before a minimal hold is over ([WithMinHold]).
 //
 // Renewal stops as soon as Release begins, and Extend returns [ErrReleased]
-// from then on; both stay so if Release fails. As soon as a request to release
-// is sent, the handle has ended: Done is closed and Err Is ErrReleased,
-// whatever Release returns, since somebody else may have the lock from then on.
-// (If Redis answers before anybody has asked, the answer counts: Err Is
+// from then on, even if Release fails. As soon as a request to release is sent,
+// the handle has ended: Done is closed and Err Is ErrReleased, whatever Release
+// returns, since another process may have the lock from then on. (If Redis
+// answers before the first call of Err or Done, the answer counts: Err Is
 // [ErrLost] where nothing was found, and nil where Redis has refused the
-// request.) A release that surely was not sent, because no connection could be
-// made, leaves the handle with what remains of its lease.
+// request.) A release that was certainly not sent, because no connection could
+// be made, leaves the handle with the rest of its lease.
 //
-// A request whose reply is lost is made three times, each waiting as long as
-// the client's time-outs say. If ctx can never end, there is no further try
-// once the lease is over. If the reply was lost and a later try finds nothing,
-// the first has done the work; a key that was deleted by hand just then looks
+// A request whose reply is lost is made three times, each limited by the
+// client's time-outs. If ctx can never end, there is no further try once the
+// lease is over. If the reply was lost and a later try finds nothing, the first
+// one counts as executed. A key that was deleted by hand at the same time looks
 // the same.
 //
-// The release is made whatever becomes of ctx, also when ctx has ended before:
-// Release then returns within 50 ms, with the result if there is one by then,
-// and else with an error that Is ctx.Err() while the release goes on in the
-// background. The handle has ended then as well.
+// The release is made even if ctx ends or has ended before. Release then
+// returns within 50 ms, with the result if there is one by then, and otherwise
+// with an error that Is ctx.Err() while the release continues in the
+// background. In both cases the handle has ended.
 //
-// A Release that failed can be called again, but for ErrNotHeld, which is
-// final. After one that succeeded it returns [ErrReleased], and after
-// [Lock.Detach] [ErrDetached]. Of several at the same time one succeeds.
+// A Release that failed can be called again, except after ErrNotHeld, which is
+// final. After a Release that succeeded it returns [ErrReleased], and after
+// [Lock.Detach] [ErrDetached]. Of several concurrent calls one succeeds.
 func (l *Lock) Release(ctx context.Context) error {
 	if l.none() {
 		return l.failed(opRelease, errNoLock)
@@ -110,8 +110,8 @@ func (l *Lock) finishLimit() time.Duration {
 	return min(max(l.term.Remaining(), finishGrace), finishLimit)
 }
 
-// releaseLater goes on where a release fails and nobody can try it again. others
-// are handles of the same token that have ended with this one.
+// releaseLater goes on where a release fails and nobody can try it again.
+// others are handles of the same token that have ended with this one.
 func (l *Lock) releaseLater(ctx context.Context, others []*Lock) {
 	l.mu.Lock()
 	r := l.release
@@ -211,7 +211,8 @@ func (l *Lock) departs() {
 }
 
 // endOthers ends the other handles with the token of l, and returns those that
-// were alive. Their owner has done it on purpose: there is nothing for a warning.
+// were alive. Their owner has done it on purpose: there is nothing for a
+// warning.
 func (l *Lock) endOthers() (ended []*Lock) {
 	for _, other := range l.lk.handles.depart(l.token.text, l) {
 		if other.endWith(other.failed(opHold, errReleasedByOther)) {
