@@ -148,6 +148,51 @@ func TestAProcessThatStartsBeforeRedis(t *testing.T) {
 	require.NoError(t, lock.Release(t.Context()))
 }
 
+// isOutage reports whether an acquisition failed because Redis was not reached
+// or did not answer.
+func isOutage(err error) bool {
+	var answer redis.Error
+	if err == nil || errors.As(err, &answer) {
+		return false
+	}
+	for _, known := range []error{
+		redislock.ErrNotAcquired, redislock.ErrNotHeld, redislock.ErrReleased, redislock.ErrNotReplicated,
+		redislock.ErrInvalidTTL, redislock.ErrInvalidName, redislock.ErrInvalidMetadata,
+		context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, known) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestAnOutageIsToldFromEveryOtherFailure(t *testing.T) {
+	client, server := exampleRedis()
+	defer server.Close()
+	defer client.Close()
+	locker := redislock.New(client)
+	try := func(ctx context.Context, ttl time.Duration) error {
+		_, err := locker.TryAcquire(ctx, "order:42", ttl)
+		return err
+	}
+	require.NoError(t, try(t.Context(), time.Minute))
+	require.False(t, isOutage(nil))
+	require.False(t, isOutage(try(t.Context(), time.Minute)), "the lock is taken")
+	require.False(t, isOutage(try(t.Context(), time.Nanosecond)), "a mistake")
+	_, err := locker.Resume(t.Context(), "order:42", "no token", time.Minute)
+	require.False(t, isOutage(err), "another token: %v", err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.False(t, isOutage(try(ended, time.Minute)), "a caller that has left")
+	server.SetError("NOPERM this user has no permissions")
+	require.False(t, isOutage(try(t.Context(), time.Minute)), "an answer of the server")
+	server.SetError("")
+	server.Close()
+	err = try(t.Context(), time.Minute)
+	require.True(t, isOutage(err), "%v", err)
+}
+
 // isFailure reports whether the error of a command counts for a circuit breaker.
 func isFailure(err error) bool {
 	return err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "NOSCRIPT")
