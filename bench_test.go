@@ -72,7 +72,7 @@ func lockAndRelease(ctx context.Context, b *testing.B, lk *redislock.Locker, nam
 	}
 }
 
-// BenchmarkUncontended is acquire and release of a lock that nobody else wants.
+// BenchmarkUncontended is acquire and release of a lock without contention.
 func BenchmarkUncontended(b *testing.B) {
 	server := redistest.Start(b)
 	ending, cancel := context.WithCancel(context.Background())

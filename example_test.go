@@ -154,7 +154,7 @@ func ExampleLocker_Acquire() {
 	// error: <nil>
 }
 
-// If ctx ends while somebody else holds the lock, the error says both.
+// If ctx ends while another holder has the lock, the error says both.
 func ExampleLocker_Acquire_deadline() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -178,8 +178,8 @@ func ExampleLocker_Acquire_deadline() {
 	// deadline exceeded: true
 }
 
-// The release hands the lock to the one who has waited longest, here in another
-// process. Nobody polls meanwhile.
+// The release hands the lock to the waiter that has waited longest, here in
+// another process. No process polls.
 func ExampleLocker_Acquire_handOver() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -358,7 +358,7 @@ func ExampleWithMinHold() {
 	// released: true
 }
 
-// Inspect shows who holds a lock, to a person or a metric.
+// Inspect shows the holder of a lock, for display or for a metric.
 func ExampleLocker_Inspect() {
 	client, server := exampleRedis()
 	defer server.Close()
@@ -419,7 +419,7 @@ func ExampleLock_Extend() {
 }
 
 // Release frees the lock if it is still ours. ErrNotHeld says that it was not,
-// so somebody else may have worked at the same time.
+// so another process may have worked at the same time.
 func ExampleLock_Release() {
 	client, server := exampleRedis()
 	defer server.Close()

@@ -107,7 +107,7 @@ func (lk *Locker) noteHeld(l *Lock) {
 //
 // ctx limits the waiting, not the holding: the lock stays when ctx ends later.
 // Acquire returns within 50 ms of the end of ctx, with an error that Is
-// ctx.Err() and, if the last answer was that somebody else holds the lock, Is
+// ctx.Err() and, if the last answer was that another holder has the lock, Is
 // also [ErrNotAcquired]. A first request that fails in transport is made three
 // times, each waiting for at most the TTL (but 1 s at least and 5 s at most) or
 // for the client's time-outs. Then its error is returned. Errors of the server

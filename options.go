@@ -144,8 +144,9 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // answer of one server to one request. The default is 50 ms, or a twentieth of
 // the TTL if that is shorter, but at least 5 ms. It should be well above the
 // usual time of a round trip, and small against the TTL: an attempt may take it
-// twice, and the validity runs meanwhile. Other Lockers do not need it. Less
-// than 1 ms counts as 1 ms. It panics unless d is positive.
+// twice, and the validity counts from the beginning of the attempt. Other
+// Lockers do not need it. Less than 1 ms counts as 1 ms. It panics unless d is
+// positive.
 func WithNodeTimeout(d time.Duration) Option {
 	mustBePositive("WithNodeTimeout", d)
 	d = min(max(d, time.Millisecond), maxLease)

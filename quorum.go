@@ -89,7 +89,7 @@ const (
 //     of the same Locker, which asks at once. Processes have no turns. An Acquire that
 //     knows that some servers are taken waits for those that are down.
 //   - A renewal and Extend succeed if a majority still holds the token. In the background
-//     they then take the lock also on servers where it is free, because these were
+//     they then also acquire the lock on servers where it is free, because these were
 //     restarted or could not be reached before. A lock that was lost on a majority is
 //     never recreated.
 //   - Inspect and TTL report what a majority agrees on, and the time for which a majority

@@ -127,7 +127,7 @@ func runDemo(ctx context.Context, c config, out io.Writer, style style) (verdict
 	d := newDemo(c, orders, db, locks, out, style)
 	d.printHead(len(orders), bad)
 	runErr := d.run(ctx)
-	// Also after Ctrl-C the reader is told what had been charged by then.
+	// Even after Ctrl-C the reader is told what had been charged by then.
 	v, err := db.verdict(context.WithoutCancel(ctx))
 	if err == nil {
 		d.printTail(v, ctx.Err() != nil)

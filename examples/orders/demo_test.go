@@ -20,7 +20,7 @@ import (
 	"github.com/e2e3f2a3/redislock"
 )
 
-// page is a plain writer that also tells when a certain line was written, so
+// page is a plain writer that also reports when a certain line was written, so
 // that tests can act on what a reader sees.
 type page struct {
 	mu    sync.Mutex
@@ -49,7 +49,7 @@ func (p *page) wake() {
 	}
 }
 
-// await returns a channel that is closed once pattern stands on the page.
+// await returns a channel that is closed once the page contains pattern.
 func (p *page) await(pattern string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,7 +197,7 @@ func TestChargedOnceHoweverOftenDelivered(t *testing.T) {
 	require.Positive(t, redelivered)
 }
 
-// Alone, the paused worker finds nobody in its way: its write is good, and the
+// Alone, the paused worker meets no other: its write is good, and the
 // redelivered message must not charge again.
 func TestPauseWithNobodyElseAround(t *testing.T) {
 	r := newRig(t, config{workers: 1, ttl: 50 * time.Millisecond, seed: 1}, someOrders(10))

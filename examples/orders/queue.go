@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// queue stands for a broker that delivers at least once, as SQS, Pub/Sub or
+// queue simulates a broker that delivers at least once, as SQS, Pub/Sub or
 // NATS JetStream do: a message that is not acknowledged within the visibility
 // timeout is delivered again, whether its consumer is dead or only slow.
 type queue struct {
@@ -86,7 +86,7 @@ func (q *queue) deliver(m *message) (delivery, bool) {
 	return d, true
 }
 
-// ack ends a message, also where it has been delivered again since: the work
+// ack ends a message, even if it has been delivered again since: the work
 // is done.
 func (q *queue) ack(d delivery) {
 	q.mu.Lock()

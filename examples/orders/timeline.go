@@ -90,7 +90,7 @@ func newTimeline(out io.Writer, style style) *timeline {
 	return &timeline{style: style, out: out, start: time.Now()}
 }
 
-// tell prints one line: when, who, which order, what.
+// tell prints one line: the time, the worker, the order, the event.
 func (tl *timeline) tell(worker, order string, tone tone, format string, args ...any) {
 	who := worker
 	if order != "" {

@@ -61,8 +61,8 @@ func (w *worker) settle(ctx context.Context, d delivery, err error) error {
 	return w.backOff(ctx, err)
 }
 
-// mayHaveRunTwice tells the errors after which somebody else may have had the
-// order from those after which nothing was done.
+// mayHaveRunTwice separates the errors after which another worker may have had
+// the order from those after which nothing was done.
 func mayHaveRunTwice(err error) bool {
 	return errors.Is(err, redislock.ErrLost) || errors.Is(err, redislock.ErrNotHeld) || errors.Is(err, errStale)
 }
@@ -161,7 +161,7 @@ func (w *worker) chargeUnlocked(ctx context.Context, d delivery, t *turn) error 
 	return t.wrote(times, err)
 }
 
-// pause stands for a process that is stopped: garbage collection, a suspended
+// pause simulates a process that is stopped: garbage collection, a suspended
 // machine, a container out of CPU. It is not given the lock's context, since a
 // stopped process cannot look at one; it ends early only with the whole run.
 func (w *worker) pause(ctx context.Context, d delivery) error {
