@@ -32,10 +32,10 @@ var (
 	ErrLost = errors.New("lock was lost")
 
 	// ErrReleased is what methods of a lock return after its Release succeeded.
-	// Extend returns it as soon as Release has begun. It is the cause of the
-	// end of Done and contexts, and the result of Err, as soon as a request to
-	// release was sent: that request may be executed at any time, whatever
-	// Release returned. Resume returns it for a token with such a request.
+	// Extend returns it as soon as Release has begun. As soon as a request to
+	// release was sent, Err returns it and contexts end with it as their cause:
+	// that request may be executed at any time, whatever Release returned.
+	// Resume returns it for a token with such a request.
 	ErrReleased = errors.New("lock is released")
 
 	// ErrDetached is what methods of a lock return after [Lock.Detach], and why
