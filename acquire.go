@@ -300,7 +300,7 @@ var errResumedTooLate = fmt.Errorf("%w: its release may yet be executed", ErrRel
 // resume makes a handle of a lock that stands in Redis already. Unlike an
 // acquisition it leaves nothing to undo. departures is how many requests to
 // release the token were sent before.
-func (a *acquisition) resume(ctx context.Context, departures int) (lock *Lock, failure error) {
+func (a *acquisition) resume(ctx context.Context, departures int32) (lock *Lock, failure error) {
 	defer func() {
 		if !a.lk.handles.resumed(a.token.text, departures) && lock != nil {
 			lock.endWith(&lock.released)

@@ -79,16 +79,22 @@ func BenchmarkUncontended(b *testing.B) {
 	defer cancel()
 	client := server.Client(b)
 	lk := redislock.New(client)
+	obeying := redislock.New(server.Client(b, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
+	withLock := func(lk *redislock.Locker) {
+		err := lk.WithLock(ending, "a", time.Minute, func(context.Context, *redislock.Lock) error { return nil })
+		if err != nil {
+			b.Error(err)
+		}
+	}
 	for name, cycle := range map[string]func(){
 		"by-hand":        func() { lockByHand(b, client, "lock:a") },
 		"background-ctx": func() { lockAndRelease(context.Background(), b, lk, "a") },
 		"ending-ctx":     func() { lockAndRelease(ending, b, lk, "a") },
-		"with-lock": func() {
-			err := lk.WithLock(ending, "a", time.Minute, func(context.Context, *redislock.Lock) error { return nil })
-			if err != nil {
-				b.Error(err)
-			}
-		},
+		"with-lock":      func() { withLock(lk) },
+
+		// The client has ContextTimeoutEnabled.
+		"ending-ctx-obeyed": func() { lockAndRelease(ending, b, obeying, "a") },
+		"with-lock-obeyed":  func() { withLock(obeying) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -17,6 +17,9 @@ type backend interface {
 	// inspect reads what stands under the keys of one lock, or under the first
 	// of them.
 	inspect(ctx context.Context, keys []any) (inspectReply, error)
+	// direct reserves a round trip that the caller makes in its own goroutine,
+	// see [wire.Engine]; nil: that is not possible now.
+	direct() *wire.Direct
 	// home is the server on which a key stands, and what subscribes there; nil
 	// if that is not known, or nobody is told of a grant there. It does not
 	// block.
@@ -32,6 +35,9 @@ type subject struct {
 	metadata string
 	ttl      time.Duration
 }
+
+// about makes a claim of what embeds it.
+func (s *subject) about() *subject { return s }
 
 // value is what the lock key will hold.
 func (s *subject) value() any {
@@ -54,6 +60,9 @@ func (s *subject) ticketFor(inbox string) *ticket {
 // long as it is worth, but not past the end of ctx. An error may mean that the
 // request was or will be executed all the same, see wire.MaybeExecuted.
 type claim interface {
+	// about is what it is about. That does not change.
+	about() *subject
+
 	acquire(ctx context.Context, t acquireTry) (acquireReply, error)
 	extend(ctx context.Context, t extendTry) (extendReply, error)
 	release(ctx context.Context, t releaseTry) (releaseReply, error)
@@ -109,6 +118,7 @@ type releaseTry struct {
 	kept    minHold
 	alone   bool // it shares no round trip
 	departs wire.Departure
+	direct  *wire.Direct // reserved for it, or nil
 	next    handOver
 }
 

@@ -139,12 +139,14 @@
 // goroutine and one connection outside the pool for its inbox; on a Cluster one
 // for each node on which a name is waited for. The other goroutines are one for
 // each round trip under way, which may stay until the client's time-outs even
-// if the callers have left; one for each held lock with a watchdog; and one for
-// each release that continues in the background. Abandoned acquisitions are
-// undone by two round trips at a time for each server, each with up to 1,024 of
-// them, and by four while the server does not answer. These are not counted as
-// round trips of the Locker, so that no request waits behind them. A timer
-// watches the end of a lease.
+// if the callers have left; one for each renewal under way; and one for each
+// release that continues in the background. A request to a server that is near
+// needs no goroutine, if the client has ContextTimeoutEnabled and no hooks: the
+// caller makes it, for at most 15 ms. Abandoned acquisitions are undone by two
+// round trips at a time for each server, each with up to 1,024 of them, and by
+// four while the server does not answer. These are not counted as round trips
+// of the Locker, so that no request waits behind them. A timer watches the end
+// of a lease.
 //
 // All methods may be called from any number of goroutines.
 //

@@ -110,7 +110,7 @@ func (l *Lock) beginExtend(ttl time.Duration) error {
 }
 
 func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
-	defer l.wakeWatchdog() // what remains may be shorter than it knows
+	defer l.watchdog.changed() // what remains may be shorter than it knows
 	answered := false
 	err := wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
 		r, err := l.claim.extend(ctx, extendTry{ttl: ttl, alone: alone})
@@ -157,14 +157,6 @@ func (l *Lock) extended(r extendReply, ttl time.Duration) error {
 	if !l.term.Extended(r.sent, ttl) {
 		return ErrNotHeld
 	}
-	l.wakeWatchdog()
+	l.watchdog.changed()
 	return nil
-}
-
-// wakeWatchdog has it look at the TTL anew.
-func (l *Lock) wakeWatchdog() {
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
 }

@@ -23,9 +23,9 @@ type handles[H comparable] struct {
 type tokenState[H comparable] struct {
 	first      H             // a live handle, unless it is zero
 	others     []H           // more of them: few tokens ever have any
-	releasing  int           // releases of which a request is being made
-	resuming   int           // calls of Resume under way
-	departures int           // requests to release that were sent
+	releasing  int32         // releases of which a request is being made
+	resuming   int32         // calls of Resume under way
+	departures int32         // requests to release that were sent
 	longest    time.Duration // the longest lease that a request was made for
 }
 
@@ -74,7 +74,7 @@ func (hs *handles[H]) leave(token string, h H) {
 
 // resume notes that Resume is about to ask for ttl with a token. It reports
 // false if a release of the token is under way. The number is for resumed.
-func (hs *handles[H]) resume(token string, ttl time.Duration) (departures int, possible bool) {
+func (hs *handles[H]) resume(token string, ttl time.Duration) (departures int32, possible bool) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
 		if possible = s.releasing == 0; possible {
 			s.resuming++
@@ -88,7 +88,7 @@ func (hs *handles[H]) resume(token string, ttl time.Duration) (departures int, p
 
 // resumed ends what resume has begun, after its handle was entered. It reports
 // false if a release was sent in between: that may be executed at any time.
-func (hs *handles[H]) resumed(token string, departures int) (still bool) {
+func (hs *handles[H]) resumed(token string, departures int32) (still bool) {
 	hs.change(token, func(s tokenState[H]) tokenState[H] {
 		still = s.departures == departures
 		s.resuming--

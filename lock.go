@@ -19,15 +19,16 @@ import (
 // Only New and NewQuorum make a usable Locker: methods of a nil or zero Locker
 // panic, and so do methods that are given a nil ctx.
 //
-// A Locker has goroutines and connections of its own only for a time: a
-// goroutine for each lock held with a watchdog; one for each round trip under
-// way, which may block in the socket until the client's time-outs after the
-// callers have left; one for each release that continues in the background; up
-// to four for each server on which abandoned acquisitions are undone; one while
-// there are lines for the logger; and, while a goroutine waits and up to 4
-// seconds longer, one with the connection on which Redis announces the next
-// owner (on a Cluster, for each node). While locks are held, and up to a second
-// longer, a timer compares the process's clocks once a second.
+// A Locker has goroutines and connections of its own only for a time: one for
+// each renewal and each round trip under way, which may block in the socket
+// until the client's time-outs after the callers have left (few requests need
+// one on a near server, if the client has ContextTimeoutEnabled and no hooks);
+// one for each release that continues in the background; up to four for each
+// server on which abandoned acquisitions are undone; one while there are lines
+// for the logger; and, while a goroutine waits and up to 4 seconds longer, one
+// with the connection on which Redis announces the next owner (on a Cluster,
+// for each node). While locks are held, and up to a second longer, a timer
+// compares the process's clocks once a second.
 type Locker struct {
 	naming
 	backend backend
@@ -283,12 +284,11 @@ func join(errs ...error) (joined error) {
 // Methods of a nil or zero Lock return errors and do not panic; only the
 // Locker's methods make one that holds anything.
 type Lock struct {
-	lk    *Locker
-	name  string
-	keys  lockKeys
-	token lockToken
-	fence int64
-	claim claim
+	lk       *Locker
+	name     string
+	*subject // the claim's
+	fence    int64
+	claim    claim
 
 	granted int64         // time of the server, us; 0: it is not known
 	least   time.Duration // the minimal hold; 0: there is none
@@ -296,11 +296,7 @@ type Lock struct {
 	term     lease.Term
 	released Error // what it ends with when it is released
 
-	// changed wakes the watchdog when the TTL was changed; it is nil without
-	// one.
-	changed chan struct{}
-	// stopRenewal ends the watchdog; it is nil without one.
-	stopRenewal context.CancelFunc
+	watchdog *watchdog // nil: there is none
 
 	mu         sync.Mutex
 	extending  chan struct{} // see extendTurn
@@ -314,7 +310,7 @@ type Lock struct {
 // looks after it: its term and, if there is to be one, the watchdog.
 func (lk *Locker) newLock(a *acquisition, g line.Grant) *Lock {
 	l := &Lock{
-		lk: lk, name: a.name, keys: a.keys, token: a.token, fence: g.Fence, claim: a.claim,
+		lk: lk, name: a.name, subject: a.claim.about(), fence: g.Fence, claim: a.claim,
 		granted: g.Server, least: a.opts.minHold,
 	}
 	l.released = Error{Op: opHold, Key: l.keys.lock, Err: ErrReleased}
@@ -323,10 +319,9 @@ func (lk *Locker) newLock(a *acquisition, g line.Grant) *Lock {
 		l.term.Start(&lk.clocks, g.Anchor, a.ttl, l.checkLease)
 		return l
 	}
-	l.changed = make(chan struct{}, 1)
-	ctx := l.renewalContext(a.opts) // before the term starts, which may be over at once
+	l.watchdog = newWatchdog(l, a.opts) // before the term starts, which may be over at once
 	l.term.Start(&lk.clocks, g.Anchor, a.ttl, l.checkLease)
-	go l.watch(ctx)
+	l.watchdog.start()
 	return l
 }
 
@@ -484,9 +479,7 @@ func (l *Lock) whyExpired() string {
 func (l *Lock) endWith(cause error) (first bool) {
 	first = l.term.End(cause)
 	l.lk.handles.leave(l.token.text, l)
-	if l.stopRenewal != nil {
-		l.stopRenewal()
-	}
+	l.watchdog.stop()
 	return first
 }
 

@@ -198,8 +198,9 @@ func (o acquireOptions) check() error {
 	return nil
 }
 
-// WithWatchdog starts a goroutine that renews the lease every third of its TTL
-// until the lock is released or lost. It is the default in WithLock, and not in
+// WithWatchdog renews the lease every third of its TTL until the lock is
+// released or lost. It uses a timer, and a goroutine while a renewal is under
+// way. It is the default in WithLock, and not in
 // Acquire, TryAcquire and Resume. Check the error of Release even with a
 // watchdog.
 func WithWatchdog() AcquireOption {

@@ -191,6 +191,9 @@ func (q *quorum) nodeTimeout(ttl time.Duration) time.Duration {
 	return min(max(ttl/20, shortestNodeTimeout), longestNodeTimeout)
 }
 
+// direct is never possible: all servers are asked at the same time.
+func (q *quorum) direct() *wire.Direct { return nil }
+
 // home is nowhere: nobody is told of a release.
 func (q *quorum) home(string) (addr string, on wire.Subscriber) { return "", nil }
 

@@ -1318,7 +1318,7 @@ func TestQuorumReleaseWithOddRepliesMayHaveBeenExecuted(t *testing.T) {
 			r.pretend[opRelease] = "what"
 			r.mu.Unlock()
 		}
-		_, err := lock.requestRelease(t.Context(), false)
+		_, err := lock.requestRelease(t.Context(), false, nil)
 		require.Error(t, err)
 		require.True(t, wire.MaybeExecuted(err), "%v", err)
 	})

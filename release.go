@@ -74,18 +74,19 @@ func (l *Lock) logged(ctx context.Context, err error) {
 	}
 }
 
-// finish is WithLock's release. It runs in a goroutine of its own, since
-// WithLock does not wait for longer than finishLimit whatever ctx is.
+// finish is WithLock's release. It runs in a goroutine of its own where it
+// takes longer than a direct request, since WithLock does not wait for longer
+// than finishLimit whatever ctx is.
 func (l *Lock) finish(ctx context.Context, returned bool) error {
-	hurry, limit := ctx.Done(), l.finishLimit()
+	began, hurry, limit := time.Now(), ctx.Done(), l.finishLimit()
 	if !returned {
 		hurry = closed
 	}
 	r, begun := l.beginRelease()
-	if begun {
+	if begun && !l.runDirectly(ctx, r) {
 		go l.runInBackground(context.WithoutCancel(ctx), r)
 	}
-	err := l.await(ctx, r, patience{done: l.doneWith(r), hurry: hurry, grace: finishGrace, limit: limit})
+	err := l.await(ctx, r, patience{done: l.doneWith(r), hurry: hurry, grace: finishGrace, limit: limit - time.Since(began)})
 	switch {
 	case errors.Is(err, ErrReleased), errors.Is(err, ErrDetached):
 		return nil // fn has released it, or given it away
@@ -169,6 +170,7 @@ func (l *Lock) startRelease(ctx context.Context, hurry <-chan struct{}) (r *rele
 	case !begun:
 	case hurry == nil:
 		l.run(ctx, r)
+	case ctx.Err() == nil && l.runDirectly(ctx, r):
 	default:
 		go l.runInBackground(context.WithoutCancel(ctx), r)
 	}
@@ -183,9 +185,7 @@ func (l *Lock) beginRelease() (r *release, begun bool) {
 	if l.release != nil && (l.release.underWay() || l.release.final()) {
 		return l.release, false
 	}
-	if l.stopRenewal != nil {
-		l.stopRenewal()
-	}
+	l.watchdog.stop()
 	if l.release == nil {
 		l.release = &l.first
 	} else {
@@ -272,6 +272,30 @@ func (l *Lock) run(ctx context.Context, r *release) {
 	err = l.tryToRelease(ctx, true)
 }
 
+// runDirectly makes the first try in the caller's goroutine, where that is
+// possible. It reports whether that has concluded the release.
+func (l *Lock) runDirectly(ctx context.Context, r *release) (over bool) {
+	direct := l.lk.backend.direct()
+	if direct == nil {
+		return false
+	}
+	err := errInterrupted // until there is a result: a hook of the client may end the goroutine
+	defer func() {
+		if over = over || errors.Is(err, errInterrupted); over {
+			l.conclude(r, err)
+		}
+	}()
+	found, err := l.sendRelease(context.WithoutCancel(ctx), false, direct)
+	switch {
+	case err == nil:
+		err = l.answered(found)
+		return true
+	case !wire.IsTransient(err):
+		return true
+	}
+	return false
+}
+
 // runInBackground is run for a goroutine of the package, in which a panic would
 // end the program.
 func (l *Lock) runInBackground(ctx context.Context, r *release) {
@@ -323,7 +347,7 @@ func (l *Lock) whenReleased(f func()) {
 
 func (l *Lock) tryToRelease(ctx context.Context, brief bool) error {
 	return wire.Repeat(ctx, func(alone bool) (enough bool, err error) {
-		found, err := l.sendRelease(ctx, alone)
+		found, err := l.sendRelease(ctx, alone, nil)
 		if err == nil {
 			return true, l.answered(found)
 		}
@@ -341,7 +365,7 @@ func (l *Lock) mayRelease() bool {
 
 // sendRelease makes a request, and notes if it may have been executed without a
 // reply, also where a panic has come between.
-func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err error) {
+func (l *Lock) sendRelease(ctx context.Context, alone bool, direct *wire.Direct) (found bool, err error) {
 	valid := l.mayRelease()
 	l.lk.handles.release(l.token.text)
 	defer l.lk.handles.released(l.token.text)
@@ -357,7 +381,7 @@ func (l *Lock) sendRelease(ctx context.Context, alone bool) (found bool, err err
 			l.term.DidNotEnd()
 		}
 	}()
-	return l.requestRelease(ctx, alone)
+	return l.requestRelease(ctx, alone, direct)
 }
 
 // answered ends the lock after an answer of Redis.
@@ -387,9 +411,9 @@ func (l *Lock) doubt() {
 // requestRelease makes one request to release the lock, and brings along the
 // next one that waits in this process. It reports whether there was something
 // to release.
-func (l *Lock) requestRelease(ctx context.Context, alone bool) (found bool, err error) {
+func (l *Lock) requestRelease(ctx context.Context, alone bool, direct *wire.Direct) (found bool, err error) {
 	next, inbox, ticket := l.lk.lines.Bring(l.keys.lock, l.token.text)
-	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l)}
+	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l), direct: direct}
 	if next != nil {
 		a := next.Owner.(*acquisition)
 		if ticket == "" {

@@ -37,6 +37,8 @@ func (s *single) inspect(ctx context.Context, keys []any) (r inspectReply, err e
 	return parseInspect(reply)
 }
 
+func (s *single) direct() *wire.Direct { return s.conn.Direct() }
+
 func (s *single) home(key string) (addr string, on wire.Subscriber) { return s.conn.Home(key) }
 
 func (s *single) pushed(token string) { s.undoings.pushed(token) }
@@ -90,11 +92,7 @@ func (c *singleClaim) acquire(ctx context.Context, t acquireTry) (r acquireReply
 		}
 	}()
 	var reply string
-	if t.enough == nil {
-		call, reply, err = c.s.conn.Ask(ctx, request)
-	} else {
-		call, reply, err = c.s.conn.AskUnless(ctx, request, t.wake, t.enough)
-	}
+	call, reply, err = c.ask(ctx, request, t)
 	if errors.Is(err, wire.ErrLeft) {
 		c.mayGet(call)
 		return acquireReply{overtaken: true}, nil
@@ -110,6 +108,25 @@ func (c *singleClaim) acquire(ctx context.Context, t acquireTry) (r acquireReply
 		err = errLate // it stands in Redis, and must not stay
 	}
 	return r, err
+}
+
+// ask makes a request of an acquisition. One that nothing can overtake is tried
+// in the caller's goroutine first, where that is possible.
+func (c *singleClaim) ask(ctx context.Context, r wire.Request, t acquireTry) (call *wire.Call, reply string, err error) {
+	if t.enough != nil {
+		return c.s.conn.AskUnless(ctx, r, t.wake, t.enough)
+	}
+	if ctx.Done() != nil {
+		if d := c.s.direct(); d != nil {
+			if call, reply, err = d.Ask(ctx, r); !wire.IsNotYet(err) {
+				return call, reply, err
+			}
+			if wire.MaybeExecuted(err) {
+				c.mayGet(call)
+			}
+		}
+	}
+	return c.s.conn.Ask(ctx, r)
 }
 
 // giveBack frees a lock that too few replicas have, so that nothing is left
@@ -227,7 +244,12 @@ func (c *singleClaim) release(ctx context.Context, t releaseTry) (r releaseReply
 			t.next.to.mayGet(call)
 		}
 	}()
-	call, reply, err := c.s.conn.Ask(ctx, request)
+	var reply string
+	if t.direct != nil {
+		call, reply, err = t.direct.Ask(ctx, request)
+	} else {
+		call, reply, err = c.s.conn.Ask(ctx, request)
+	}
 	if err == nil {
 		r, err = parseRelease(reply)
 	}

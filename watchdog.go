@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -10,13 +11,96 @@ import (
 	"github.com/e2e3f2a3/redislock/internal/wire"
 )
 
-// renewalContext ends when renewal is to stop: with the lock, when Release
-// begins, and at the maximal hold.
-func (l *Lock) renewalContext(opts acquireOptions) (ctx context.Context) {
+// watchdog renews a lease. It is a timer until a renewal is due, and a goroutine
+// while one is under way: of the locks that a program holds most are idle, and
+// a goroutine takes five times the memory of the rest of a lock.
+type watchdog struct {
+	lock *Lock
+	end  time.Time // the maximal hold; zero: none
+
+	mu       sync.Mutex
+	timer    *time.Timer // nil until it is started
+	failures wire.Backoff
+	renewing context.CancelFunc // ends the renewal under way; nil: there is none
+	stopped  bool
+}
+
+func newWatchdog(l *Lock, opts acquireOptions) *watchdog {
+	w := &watchdog{lock: l}
 	if opts.hasMaxHold {
-		ctx, l.stopRenewal = context.WithTimeout(context.Background(), opts.maxHold)
-	} else {
-		ctx, l.stopRenewal = context.WithCancel(context.Background())
+		w.end = time.Now().Add(opts.maxHold)
+	}
+	return w
+}
+
+// start sets the timer, unless the watchdog is stopped already.
+func (w *watchdog) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.stopped {
+		w.timer = time.AfterFunc(w.untilRenewal(), w.renew)
+	}
+}
+
+// stop ends renewal: with the lock, or when Release begins. A nil watchdog is
+// none.
+func (w *watchdog) stop() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	if w.renewing != nil {
+		w.renewing()
+	}
+}
+
+// changed has the watchdog look at the TTL anew.
+func (w *watchdog) changed() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil && !w.stopped && w.renewing == nil {
+		w.timer.Reset(w.untilRenewal())
+	}
+}
+
+// renew is called by the timer.
+func (w *watchdog) renew() {
+	ctx := w.begin()
+	if ctx == nil {
+		return
+	}
+	err := w.lock.renew(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.renewing()
+	w.renewing = nil
+	if w.stopped || errors.Is(err, redis.ErrClosed) && !wire.IsTransient(err) {
+		return // nothing is mended by trying again; the lease runs out
+	}
+	w.timer.Reset(w.untilRenewal())
+}
+
+// begin returns the context of a renewal, or nil if renewal is over.
+func (w *watchdog) begin() (ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.stopped || w.renewing != nil: // changed has set the timer while it fired
+		return nil
+	case w.end.IsZero():
+		ctx, w.renewing = context.WithCancel(context.Background())
+	case !time.Now().Before(w.end):
+		return nil
+	default:
+		ctx, w.renewing = context.WithDeadline(context.Background(), w.end)
 	}
 	return ctx
 }
@@ -28,33 +112,14 @@ func inStep(pause, step time.Duration) time.Duration {
 	return pause - time.Duration(time.Now().Add(pause).UnixNano()%max(1, int64(step)))
 }
 
-// watch is the watchdog's goroutine.
-func (l *Lock) watch(ctx context.Context) {
-	var failures wire.Backoff
-	timer := time.NewTimer(l.untilRenewal(&failures))
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.changed:
-		case <-timer.C:
-			if err := l.renew(ctx); errors.Is(err, redis.ErrClosed) && !wire.IsTransient(err) {
-				return // nothing is mended by trying again; the lease runs out
-			}
-		}
-		timer.Reset(l.untilRenewal(&failures))
-	}
-}
-
 // untilRenewal is a third of the TTL, or a little less, after the last
-// confirmation, or a growing pause after a failure.
-func (l *Lock) untilRenewal(failures *wire.Backoff) time.Duration {
-	sent, trusted, failure := l.term.Confirmed()
+// confirmation, or a growing pause after a failure. The caller has locked mu.
+func (w *watchdog) untilRenewal() time.Duration {
+	sent, trusted, failure := w.lock.term.Confirmed()
 	if failure != nil {
-		return failures.Next()
+		return w.failures.Next()
 	}
-	*failures = wire.Backoff{}
+	w.failures = wire.Backoff{}
 	third := trusted / 3
 	return inStep(time.Until(sent.Add(third)), third/32)
 }

@@ -34,7 +34,7 @@ type settings struct {
 
 // options are those of a go-redis client.
 func (s settings) options() *redis.Options {
-	o := &redis.Options{Addr: s.addr}
+	o := &redis.Options{Addr: s.addr, ContextTimeoutEnabled: true}
 	if s.network.delays() {
 		o.Dialer = s.network.dialer(s.process, redis.NewDialer(&redis.Options{DialTimeout: dialTimeout}))
 	}

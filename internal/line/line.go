@@ -30,7 +30,7 @@ type Line struct {
 	turn      time.Time // since when it has had the lock without a break
 	polling   time.Time // since when its heads have found no place in the queue, although there is an inbox
 
-	todo todo
+	todo *todo // where events leave what is to be done; the same for all lines
 }
 
 // todo is what an event leaves to be done: by Lines, once its mutex is free.

@@ -19,6 +19,7 @@ type Lines struct {
 	mu     sync.Mutex
 	byKey  map[string]*entry
 	tokens map[string]*Waiter // those a grant may be pushed to
+	todo   todo               // of the line that has changed last, see tidy
 }
 
 // entry is a line while it has a holder or waiters.
@@ -39,7 +40,7 @@ func (ls *Lines) at(key string) *entry {
 			ls.byKey = make(map[string]*entry)
 		}
 		e = unused.Get().(*entry)
-		e.poll = ls.Poll
+		e.poll, e.todo = ls.Poll, &ls.todo
 		ls.byKey[key] = e
 	}
 	return e
@@ -56,8 +57,8 @@ type chores struct {
 // tidy follows every change of a line: it forgets an empty one, and returns
 // what is to be done afterwards. The caller has locked mu.
 func (ls *Lines) tidy(key string, e *entry) chores {
-	c := chores{todo: e.todo, listens: e.listens()}
-	e.todo = todo{}
+	c := chores{todo: ls.todo, listens: e.listens()}
+	ls.todo = todo{}
 	if !c.listens && e.inbox != nil {
 		c.closed, e.inbox, e.polling = e.inbox, nil, time.Time{}
 	}

@@ -644,6 +644,7 @@ type driver struct {
 	line    Line
 	waiters [maxWaiters + 1]Waiter
 	inbox   Inbox
+	todo    todo
 	placed  uint8 // the place by the answer that the event is
 }
 
@@ -680,7 +681,7 @@ func (m *model) drive(s *world, p int) *driver {
 	in := s.procs[p]
 	d.inbox.ID = "inbox"
 	d.inbox.live.Store(in.live)
-	d.line = Line{poll: time.Minute, holder: tokens[in.holder], contended: in.seen, turn: d.now, place: int64(in.place)}
+	d.line = Line{todo: &d.todo, poll: time.Minute, holder: tokens[in.holder], contended: in.seen, turn: d.now, place: int64(in.place)}
 	for t := token(1); int(t) <= m.tokens(); t++ {
 		if m.of[t] == p {
 			d.waiters[t] = Waiter{Token: tokens[t], TTL: modelTTL, line: &d.line}

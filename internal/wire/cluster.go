@@ -52,6 +52,9 @@ func (c *cluster) Do(ctx context.Context, r Request) *Call {
 	return call
 }
 
+// Direct is not possible: see Do.
+func (*cluster) Direct() *Direct { return nil }
+
 // node is the group commit for the node that a request is about. If its slot
 // has moved, the client follows the redirect all the same.
 func (c *cluster) node(r Request) *pipeline {

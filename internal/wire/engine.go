@@ -21,6 +21,9 @@ type Engine interface {
 	// Do is Start for a caller whose ctx cannot end: the call is done when it
 	// returns.
 	Do(ctx context.Context, r Request) *Call
+	// Direct reserves a round trip that the caller makes in its own goroutine
+	// although its ctx can end; nil: that is not possible now.
+	Direct() *Direct
 	// Home is the server on which a key stands, and what subscribes there; nil
 	// if that is not known, or more than one. It does not block.
 	Home(key string) (addr string, on Subscriber)
@@ -73,6 +76,7 @@ func NewEngine(client Client, config Config) Engine {
 	}
 	plain := &pipeline{client: client, reports: config.Log, redirected: !config.Single}
 	if replicas == nil {
+		plain.direct.possible = config.Single && obeys(client)
 		return plain
 	}
 	acknowledged := &pipeline{client: client, reports: config.Log, redirected: !config.Single, replicas: replicas, alone: !config.Single}

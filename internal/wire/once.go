@@ -27,6 +27,7 @@ type Once struct {
 	words     [mostWords]any // the arguments
 	times     *counted       // that among them which counts, or nil
 	departing departing      // the last of them, if somebody is to be told when it is sent
+	looks     *directness    // looks for hooks while the command is written; nil: not this time
 
 	progress *atomic.Int32 // of the call; nil: nobody wants to know
 }
@@ -51,6 +52,10 @@ func (cmd *Once) fill(ctx context.Context, r *Request, whole bool) {
 // that nothing was written. An argument that notes when it is written would
 // know, but mocks compare arguments.
 func (cmd *Once) Args() []any {
+	if d := cmd.looks; d != nil {
+		cmd.looks = nil
+		d.look()
+	}
 	if cmd.progress != nil && cmd.progress.Load() != mayBeWritten {
 		cmd.progress.Store(mayBeWritten)
 	}

@@ -53,6 +53,8 @@ type pipeline struct {
 	relocate func()                  // has the client look at the topology
 	alone    bool                    // nothing travels together: it may have to go to several servers
 
+	direct directness // how requests travel in the goroutines of callers
+
 	mu      sync.Mutex
 	trips   []trip  // under way, without those that are overdue
 	last    int     // number of a trip
@@ -278,7 +280,9 @@ func (p *pipeline) roundTrip(batch []*Call, whole bool) (forgotten, elsewhere []
 		return nil, nil
 	}
 	commands := p.commands(batch, whole)
+	departed := time.Now()
 	trip := p.attended(batch, commands)
+	p.direct.took(time.Since(departed))
 	var worst error // of those that time may mend
 	for i, c := range batch {
 		reply, failure := p.result(&c.Request, commands, i, trip)
@@ -360,6 +364,9 @@ func (p *pipeline) attended(batch []*Call, commands []Once) error {
 // other.
 func (p *pipeline) send(batch []*Call, commands []Once) error {
 	if len(commands) == 1 {
+		if p.direct.isDue(time.Now()) {
+			commands[0].looks = &p.direct
+		}
 		return p.client.Process(batch[0].ctx, &commands[0])
 	}
 	ctx, cancel := tripContext(batch)
