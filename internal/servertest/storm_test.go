@@ -245,7 +245,7 @@ func TestServerStorm(t *testing.T) {
 		r := newRig(t)
 		var lockers []*redislock.Locker
 		for i := range 4 {
-			protocol := func(o *redis.Options) { o.Protocol = 2 + i%2 }
+			protocol := func(o *redis.Options) { o.Protocol, o.ContextTimeoutEnabled = 2+i%2, i >= 2 }
 			lockers = append(lockers, r.lockerWith(r.relay.Client(t, protocol)))
 		}
 		s := newStorm(t, lockers, stormNames...)
