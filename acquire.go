@@ -126,6 +126,16 @@ func (a *acquisition) prepareTicket(inbox string) {
 	}
 }
 
+// bringing makes it a [successor].
+func (a *acquisition) bringing(inbox, ticket string) handOver {
+	if ticket == "" {
+		ticket = a.ticket(inbox)
+	}
+	return handOver{to: a.claim, inbox: inbox, ticket: ticket, ttl: a.ttl}
+}
+
+func (a *acquisition) undo(ctx context.Context) { a.claim.undo(ctx) }
+
 // --- waiting -----------------------------------------------------------------
 
 // wait stands in line for the lock until it has it, ctx ends, or Redis refuses

@@ -122,6 +122,15 @@ type releaseTry struct {
 	next    handOver
 }
 
+// successor is one that waits, as the release that brings it along knows it.
+type successor interface {
+	// bringing is what is to be done for it with a ticket; empty: that is not
+	// made yet.
+	bringing(inbox, ticket string) handOver
+	// undo takes back what was done for it after it had gone.
+	undo(ctx context.Context)
+}
+
 // handOver is whom a release brings along: the next one in the same process.
 type handOver struct {
 	to     claim // nil: nobody

@@ -134,14 +134,6 @@ func (l *Lock) requestExtend(ctx context.Context, ttl time.Duration) error {
 	return wire.Ended(ctx, err)
 }
 
-// adoptFloor takes over what a claim knows of earlier extensions that may yet
-// be executed.
-func (l *Lock) adoptFloor(r extendReply) {
-	if r.floor > 0 {
-		l.term.SetFloor(r.floor)
-	}
-}
-
 func (l *Lock) extended(r extendReply, ttl time.Duration) error {
 	if err := l.ended(); err != nil {
 		return err // Done is final, whatever Redis has done meanwhile

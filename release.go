@@ -415,11 +415,7 @@ func (l *Lock) requestRelease(ctx context.Context, alone bool, direct *wire.Dire
 	next, inbox, ticket := l.lk.lines.Bring(l.keys.lock, l.token.text)
 	try := releaseTry{ttl: l.term.TTL(), kept: l.minHold(), alone: alone, departs: (*departing)(l), direct: direct}
 	if next != nil {
-		a := next.Owner.(*acquisition)
-		if ticket == "" {
-			ticket = a.ticket(inbox)
-		}
-		try.next = handOver{to: a.claim, inbox: inbox, ticket: ticket, ttl: a.ttl}
+		try.next = next.Owner.(successor).bringing(inbox, ticket)
 	}
 	var r releaseReply
 	err = errInterrupted // until there is a result: a hook of the client may panic
@@ -443,7 +439,7 @@ func (lk *Locker) deliver(ctx context.Context, next *line.Waiter, r releaseReply
 	case r.next == line.NextNobody && !wire.MaybeExecuted(err):
 		lk.lines.AskHead(next.Key)
 	case !served:
-		next.Owner.(*acquisition).claim.undo(ctx)
+		next.Owner.(successor).undo(ctx)
 	}
 }
 

@@ -41,8 +41,8 @@ type undoing struct {
 	failed bool // a look had no answer, and may have freed the lock
 	over   bool
 
-	on       *cleaner // whose queue it was in last
-	place    int      // in that queue
+	queue    *queueOfUndoings // in which it was last
+	place    int              // there
 	due      time.Time
 	flying   int           // looks under way that are waited for
 	pause    time.Duration // before the next look
@@ -101,4 +101,32 @@ func (u *undoing) join(other *undoing) bool {
 // travelled.)
 func isHopeless(err error) bool {
 	return errors.Is(err, redis.ErrClosed) || wire.HasState(err, "WRONGTYPE")
+}
+
+// queueOfUndoings is a heap: the one that is due next is the first.
+type queueOfUndoings []*undoing
+
+const nowhere = -1 // the place of one that is in no queue
+
+func (q queueOfUndoings) Len() int           { return len(q) }
+func (q queueOfUndoings) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+
+func (q queueOfUndoings) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+
+func (q *queueOfUndoings) Push(x any) {
+	u := x.(*undoing)
+	u.place = len(*q)
+	*q = append(*q, u)
+}
+
+func (q *queueOfUndoings) Pop() any {
+	last := len(*q) - 1
+	u := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	u.place = nowhere
+	return u
 }

@@ -143,10 +143,10 @@ func (us *undoings) schedule(u *undoing, due time.Time) *cleaner {
 		c = &cleaner{us: us, server: server}
 		us.servers[server] = c
 	}
-	if u.place != nowhere && u.on != c {
-		heap.Remove(&u.on.pending, u.place)
+	if u.place != nowhere && u.queue != &c.pending {
+		heap.Remove(u.queue, u.place)
 	}
-	u.on = c
+	u.queue = &c.pending
 	if u.place != nowhere {
 		if due.Before(u.due) {
 			u.due = due
@@ -162,7 +162,7 @@ func (us *undoings) schedule(u *undoing, due time.Time) *cleaner {
 func (us *undoings) finish(u *undoing) {
 	u.over = true
 	if u.place != nowhere {
-		heap.Remove(&u.on.pending, u.place)
+		heap.Remove(u.queue, u.place)
 	}
 	if us.byToken[u.token.text] == u {
 		delete(us.byToken, u.token.text)
@@ -196,7 +196,7 @@ func (us *undoings) rest(u *undoing) {
 	if !u.underWay() {
 		us.finish(u)
 	} else if u.place != nowhere {
-		heap.Remove(&u.on.pending, u.place)
+		heap.Remove(u.queue, u.place)
 	}
 }
 
@@ -540,32 +540,4 @@ func (c *cleaner) breathe(answered bool, now time.Time) {
 	}
 	c.pause = min(max(2*c.pause, undoPause), undoRest)
 	c.notBefore = now.Add(c.pause)
-}
-
-// queueOfUndoings is a heap: the one that is due next is the first.
-type queueOfUndoings []*undoing
-
-const nowhere = -1 // the place of one that is in no queue
-
-func (q queueOfUndoings) Len() int           { return len(q) }
-func (q queueOfUndoings) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-
-func (q queueOfUndoings) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].place, q[j].place = i, j
-}
-
-func (q *queueOfUndoings) Push(x any) {
-	u := x.(*undoing)
-	u.place = len(*q)
-	*q = append(*q, u)
-}
-
-func (q *queueOfUndoings) Pop() any {
-	last := len(*q) - 1
-	u := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	u.place = nowhere
-	return u
 }

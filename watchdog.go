@@ -148,3 +148,11 @@ func (l *Lock) renew(ctx context.Context) error {
 	l.term.Renewed(renewal, r.sent, err)
 	return err
 }
+
+// adoptFloor takes over what a claim knows of earlier extensions that may yet
+// be executed.
+func (l *Lock) adoptFloor(r extendReply) {
+	if r.floor > 0 {
+		l.term.SetFloor(r.floor)
+	}
+}
