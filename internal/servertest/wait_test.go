@@ -118,7 +118,7 @@ func TestServerWaiterOutlivesAHolderThatVanishes(t *testing.T) {
 					if !assert.NoError(t, err) {
 						return
 					}
-					assert.LessOrEqual(t, time.Since(due), wakeUp)
+					assert.LessOrEqual(t, time.Since(due), 3*wakeUp) // for all eight
 					assert.Greater(t, time.Until(lock.Until()), 50*time.Second, "its lease begins when it gets the lock")
 					assert.NoError(t, lock.Release(ctx))
 				})
