@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime/debug"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
 	"github.com/stretchr/testify/require"
 
 	"github.com/e2e3f2a3/redislock/internal/wire"
@@ -165,6 +167,110 @@ func (h *blockingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	}
 }
 
+// A hook that was added later may block with the first request that it sees.
+func TestDirectRequestsAreNotMadeThroughHooksThatBlockAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		lk, _, client := r.directly()
+		h := &blockingHook{}
+		client.AddHook(h)
+		time.Sleep(time.Second)
+		r.requireInTime(lk, h.block())
+	})
+}
+
+// A hook that does not hand commands on, as that of a circuit breaker, is not
+// seen on the stack.
+func TestDirectRequestsAreNotMadeThroughHooksThatAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *fakeRedis) {
+		client := r.connect(obeying)
+		h := &answeringHook{}
+		client.AddHook(h)
+		lk := r.lockerOn(client)
+		for range 3 {
+			_, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+			require.ErrorIs(t, err, errAnswered)
+		}
+		r.requireInTime(lk, h.block())
+	})
+}
+
+var errAnswered = errors.New("the circuit is open")
+
+// answeringHook lets nothing through.
+type answeringHook struct{ blockingHook }
+
+func (h *answeringHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		h.wait()
+		cmd.SetErr(errAnswered)
+		return errAnswered
+	}
+}
+
+// requireInTime makes a request while something blocks, and unblocks it long
+// after the end of the ctx.
+func (r *fakeRedis) requireInTime(lk *Locker, unblock func()) {
+	time.AfterFunc(time.Second, unblock)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 100*time.Millisecond)
+	defer cancel()
+	var err error
+	require.LessOrEqual(r.t, elapsed(func() { _, err = lk.TryAcquire(ctx, "b", time.Minute) }), 150*time.Millisecond)
+	require.ErrorIs(r.t, err, context.DeadlineExceeded)
+	time.Sleep(time.Minute) // what goes on in the background is over
+}
+
+// While a connection is set up, go-redis calls functions of the program in the
+// goroutine of the request.
+func TestDirectRequestsAreNotHeldUpByCallbacks(t *testing.T) {
+	for name, set := range map[string]func(o *redis.Options, called func()){
+		"OnConnect": func(o *redis.Options, called func()) {
+			o.OnConnect = func(context.Context, *redis.Conn) error { called(); return nil }
+		},
+		"CredentialsProvider": func(o *redis.Options, called func()) {
+			o.CredentialsProvider = func() (string, string) { called(); return "", "" }
+		},
+		"CredentialsProviderContext": func(o *redis.Options, called func()) {
+			o.CredentialsProviderContext = func(context.Context) (string, string, error) { called(); return "", "", nil }
+		},
+		"StreamingCredentialsProvider": func(o *redis.Options, called func()) {
+			o.StreamingCredentialsProvider = blockingCredentials(called)
+		},
+		"Dialer": func(o *redis.Options, called func()) {
+			dial := o.Dialer
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				called()
+				return dial(ctx, network, addr)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, r *fakeRedis) {
+				h := &blockingHook{}
+				lk, _, _ := r.directly(func(o *redis.Options) {
+					o.ConnMaxIdleTime = time.Second
+					set(o, h.wait)
+				})
+				// The pool has no connection any more that can be used, and
+				// hooks were looked for a moment ago.
+				lock, err := lk.TryAcquire(t.Context(), "a", time.Minute)
+				require.NoError(t, err)
+				require.NoError(t, lock.Release(t.Context()))
+				time.Sleep(50 * time.Millisecond)
+				r.net.cut()
+				r.requireInTime(lk, h.block())
+			})
+		})
+	}
+}
+
+// blockingCredentials are those of nobody.
+type blockingCredentials func()
+
+func (f blockingCredentials) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	f()
+	return auth.NewBasicCredentials("", ""), func() error { return nil }, nil
+}
+
 // Where a round trip takes longer, a try in the caller's goroutine is not worth
 // the risk of losing the connection.
 func TestDirectRequestsAreNotMadeOverALongWay(t *testing.T) {
@@ -242,7 +348,8 @@ func TestDirectRequestsCostOneConnectionWhileRedisStandsStill(t *testing.T) {
 					calls.Wait()
 				}
 				r.net.setLatency(func() time.Duration { return time.Millisecond })
-				cycles() // so that there are connections to be lost
+				cycles()        // so that there are connections to be lost
+				synctest.Wait() // round trips that are over make room a moment later
 				closed, asked := w.closed.Load(), r.requests(opAcquire)
 				r.net.stall()
 				time.AfterFunc(stall, r.net.flow)

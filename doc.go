@@ -141,12 +141,12 @@
 // each round trip under way, which may stay until the client's time-outs even
 // if the callers have left; one for each renewal under way; and one for each
 // release that continues in the background. A request to a server that is near
-// needs no goroutine, if the client has ContextTimeoutEnabled and no hooks: the
-// caller makes it, for at most 15 ms. Abandoned acquisitions are undone by two
-// round trips at a time for each server, each with up to 1,024 of them, and by
-// four while the server does not answer. These are not counted as round trips
-// of the Locker, so that no request waits behind them. A timer watches the end
-// of a lease.
+// needs no goroutine, if the client has ContextTimeoutEnabled, and no hooks,
+// OnConnect or provider of credentials: the caller makes it, for at most 15 ms.
+// Abandoned acquisitions are undone by two round trips at a time for each
+// server, each with up to 1,024 of them, and by four while the server does not
+// answer. These are not counted as round trips of the Locker, so that no request
+// waits behind them. A timer watches the end of a lease.
 //
 // All methods may be called from any number of goroutines.
 //

@@ -22,13 +22,13 @@ import (
 // A Locker has goroutines and connections of its own only for a time: one for
 // each renewal and each round trip under way, which may block in the socket
 // until the client's time-outs after the callers have left (few requests need
-// one on a near server, if the client has ContextTimeoutEnabled and no hooks);
-// one for each release that continues in the background; up to four for each
-// server on which abandoned acquisitions are undone; one while there are lines
-// for the logger; and, while a goroutine waits and up to 4 seconds longer, one
-// with the connection on which Redis announces the next owner (on a Cluster,
-// for each node). While locks are held, and up to a second longer, a timer
-// compares the process's clocks once a second.
+// one on a near server, if the client has ContextTimeoutEnabled, and no hooks,
+// OnConnect or provider of credentials); one for each release that continues in
+// the background; up to four for each server on which abandoned acquisitions are
+// undone; one while there are lines for the logger; and, while a goroutine waits
+// and up to 4 seconds longer, one with the connection on which Redis announces
+// the next owner (on a Cluster, for each node). While locks are held, and up to
+// a second longer, a timer compares the process's clocks once a second.
 type Locker struct {
 	naming
 	backend backend

@@ -19,7 +19,7 @@ const (
 	// quickTrip is how long a round trip takes at most where a request is worth
 	// a try in the caller's goroutine.
 	quickTrip = 5 * time.Millisecond
-	// hooksLook is how often it is found out whether the client has hooks.
+	// hooksLook is for how long it is trusted that the client has no hooks.
 	hooksLook = 100 * time.Millisecond
 )
 
@@ -35,23 +35,35 @@ const (
 // costs one connection of each Locker.
 //
 // Clients with hooks are left out: a hook may take its time. That they have
-// some is seen on the stack. (WithTimeout, which gives a client other time-outs
-// of the socket, would do without ContextTimeoutEnabled. But the client that it
-// returns has no hooks, and one that renames keys must not be passed by.)
+// some is seen on the stack of a request that is made in the usual way, and a
+// direct one needs such a look that is recent: the look of the direct one itself
+// would come when the hook already holds up the caller. A hook that is added
+// between a look and the direct requests of the next 100 ms is not seen in time.
+// (WithTimeout, which gives a client other time-outs of the socket, would do
+// without ContextTimeoutEnabled. But the client that it returns has no hooks,
+// and one that renames keys must not be passed by.)
 type directness struct {
 	possible bool // the client is go-redis's own, for one server, and obeys ctx
 
 	quick  atomic.Bool  // the last round trip was
 	busy   atomic.Bool  // there is a request
 	hooked atomic.Bool  // the client has hooks
-	looked atomic.Int64 // when that was found out last, ns since 1970
+	looked atomic.Int64 // when none were seen last, ns since 1970
 }
 
 // obeys tells whether a client leaves a read when the deadline of ctx comes,
-// and is nothing but a client.
+// and is nothing but a client. Functions of the program that go-redis calls in
+// the goroutine of a request, before it and while it sets up a connection, need
+// not heed ctx: a provider of credentials may ask another server. (A Dialer has
+// a goroutine of its own.)
 func obeys(client Client) bool {
 	c, plain := client.(*redis.Client)
-	return plain && c.Options().ContextTimeoutEnabled && c.Options().Limiter == nil
+	if !plain {
+		return false
+	}
+	o := c.Options()
+	return o.ContextTimeoutEnabled && o.Limiter == nil && o.OnConnect == nil &&
+		o.CredentialsProvider == nil && o.CredentialsProviderContext == nil && o.StreamingCredentialsProvider == nil
 }
 
 // took is told of each round trip.
@@ -61,10 +73,10 @@ func (d *directness) took(t time.Duration) {
 	}
 }
 
-// isDue tells whether it is time to look for hooks.
+// isDue tells whether it is time to look for hooks. It stays so until a look has
+// found none: a hook that does not hand the command on has nobody look.
 func (d *directness) isDue(now time.Time) bool {
-	last := d.looked.Load()
-	return d.possible && now.UnixNano()-last >= int64(hooksLook) && d.looked.CompareAndSwap(last, now.UnixNano())
+	return d.possible && !d.hooked.Load() && now.UnixNano()-d.looked.Load() >= int64(hooksLook)
 }
 
 // look is called by the client while it writes a command that was handed to it
@@ -77,6 +89,7 @@ func (d *directness) look() {
 		name := frame.Function
 		switch {
 		case strings.HasSuffix(name, "/wire.(*pipeline).send"):
+			d.looked.Store(time.Now().UnixNano())
 			return
 		case strings.HasSuffix(name, "/wire.(*Once).Args"), strings.HasPrefix(name, "github.com/redis/go-redis/v9."),
 			strings.HasPrefix(name, "github.com/redis/go-redis/v9/internal/"):
@@ -101,12 +114,15 @@ type Direct struct {
 // Direct reserves one, or returns nil if there can be none now.
 func (p *pipeline) Direct() *Direct {
 	d := &p.direct
-	if !d.possible || !d.quick.Load() || d.hooked.Load() || !d.busy.CompareAndSwap(false, true) {
+	if !d.possible || !d.quick.Load() || d.hooked.Load() {
+		return nil
+	}
+	now := time.Now()
+	if d.isDue(now) || !d.busy.CompareAndSwap(false, true) {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
 	if !p.hasRoom(now) {
 		d.busy.Store(false)
 		return nil
