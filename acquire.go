@@ -169,8 +169,8 @@ func (a *acquisition) leave(lock *Lock, err error) *Lock {
 	if late := a.lk.lines.Leave(&a.waiter, lock != nil, err, isOwn(err)); late != nil {
 		lock = a.lk.newLock(a, *late)
 	}
-	if lock != nil && lock.hasEnded() { // perhaps before the line knew of it
-		a.lk.lines.Lost(lock.keys.lock, lock.token.text)
+	if lock != nil {
+		lock.recheck()
 	}
 	return lock
 }
@@ -314,7 +314,7 @@ func (a *acquisition) resume(ctx context.Context, departures int32) (lock *Lock,
 	defer func() {
 		if !a.lk.handles.resumed(a.token.text, departures) && lock != nil {
 			lock.endWith(&lock.released)
-			a.lk.lines.Lost(lock.keys.lock, lock.token.text)
+			lock.leaveKey()
 			lock, failure = nil, a.failed(errResumedTooLate)
 		}
 	}()

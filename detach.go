@@ -23,7 +23,7 @@ func (l *Lock) Detach() string {
 		return ""
 	}
 	l.claim.abandon()
-	l.lk.lines.Lost(l.keys.lock, l.token.text)
+	l.leaveKey()
 	return l.token.text
 }
 

@@ -91,9 +91,7 @@ func (lk *Locker) pushed(payload string) {
 // for.
 func (lk *Locker) noteHeld(l *Lock) {
 	lk.lines.Held(l.keys.lock, l.token.text)
-	if l.hasEnded() { // perhaps before the line knew of it
-		lk.lines.Lost(l.keys.lock, l.token.text)
-	}
+	l.recheck()
 }
 
 // Acquire acquires the lock called name with a lease of ttl, and waits while
@@ -483,10 +481,16 @@ func (l *Lock) endWith(cause error) (first bool) {
 	return first
 }
 
-// hasEnded tells whether the lock has ended, or may have: a release was sent.
-func (l *Lock) hasEnded() bool {
-	cause, _ := l.term.Peek()
-	return cause != nil
+// leaveKey tells those that wait here that the lock does not stand in its key
+// any more, and has brought nobody along.
+func (l *Lock) leaveKey() { l.lk.lines.Lost(l.keys.lock, l.token.text) }
+
+// recheck follows each time that a line was told of a lock: it may have ended,
+// or a release may have been sent, before the line knew of it.
+func (l *Lock) recheck() {
+	if cause, _ := l.term.Peek(); cause != nil {
+		l.leaveKey()
+	}
 }
 
 // lose ends the lock, unless it has ended already.
@@ -495,7 +499,7 @@ func (l *Lock) lose(why string) {
 	if !l.endWith(lost) {
 		return
 	}
-	l.lk.lines.Lost(l.keys.lock, l.token.text)
+	l.leaveKey()
 	l.mu.Lock()
 	silent := l.release.underWay() // which will have something to say itself
 	l.mu.Unlock()

@@ -216,7 +216,7 @@ func (l *Lock) departs() {
 func (l *Lock) endOthers() (ended []*Lock) {
 	for _, other := range l.lk.handles.depart(l.token.text, l) {
 		if other.endWith(other.failed(opHold, errReleasedByOther)) {
-			other.lk.lines.Lost(other.keys.lock, other.token.text)
+			other.leaveKey()
 			other.claim.abandon()
 			ended = append(ended, other)
 		}

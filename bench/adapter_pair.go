@@ -23,7 +23,7 @@ var (
 func pairAdapter() adapter {
 	return adapter{
 		id: pair, title: "hand-written pair", groups: everywhere | growths,
-		config: "go-redis with its defaults: SET NX PX, EVALSHA of a compare-and-delete; to wait, again every 10 ms. " +
+		config: "go-redis with ContextTimeoutEnabled, else its defaults: SET NX PX, EVALSHA of a compare-and-delete; to wait, again every 10 ms. " +
 			"Held locks: a goroutine for each extends every TTL/3.",
 		module: goRedis,
 		sends:  []string{"set", "eval", "evalsha"},

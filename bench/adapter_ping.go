@@ -11,7 +11,7 @@ import (
 func pingAdapter() adapter {
 	return adapter{
 		id: "ping", title: "bare PINGs (limit)", noLock: true, groups: uncontended | latency,
-		config: "go-redis with its defaults; a PING to acquire and a PING to release. In the hand-over, one PING.",
+		config: "go-redis with ContextTimeoutEnabled, else its defaults; a PING to acquire and a PING to release. In the hand-over, one PING.",
 		module: goRedis,
 		sends:  []string{"ping"},
 		open: func(s settings) (locker, error) {

@@ -12,7 +12,7 @@ import (
 func redislockAdapter() adapter {
 	return adapter{
 		id: ours, title: "redislock (this one)", groups: everywhere | growths,
-		config: "New(client) with the client's and its own defaults; Acquire. Held locks: WithWatchdog. Locks around a function: WithLock.",
+		config: "New(client) with its defaults, on go-redis with ContextTimeoutEnabled; Acquire. Held locks: WithWatchdog. Locks around a function: WithLock.",
 		module: "github.com/e2e3f2a3/redislock",
 		sends:  []string{"eval", "evalsha", "subscribe", "unsubscribe", "ping"},
 		open: func(s settings) (locker, error) {

@@ -13,7 +13,7 @@ import (
 func redsyncAdapter() adapter {
 	return adapter{
 		id: "redsync", title: "redsync", library: true, groups: everywhere,
-		config: "One go-redis v9 pool; its defaults: 32 tries, 50 to 250 ms apart. When they are used up LockContext is called again, " +
+		config: "One go-redis v9 pool with ContextTimeoutEnabled; its defaults: 32 tries, 50 to 250 ms apart. When they are used up LockContext is called again, " +
 			"as its documentation suggests. Held locks: a goroutine for each calls ExtendContext every TTL/3.",
 		module: "github.com/go-redsync/redsync/v4",
 		sends:  []string{"set", "eval", "evalsha"},

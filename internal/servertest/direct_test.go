@@ -88,19 +88,32 @@ func TestServerDirectRequestThatIsLateIsMadeOnceMore(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lock.Release(ctx))
 	}
-	for range 100 {
+	// stall has the server stand still, and returns how many connections that
+	// costs.
+	stall := func() int32 {
+		for range 100 {
+			cycle()
+		}
+		before := made.Load()
+		slept := make(chan struct{})
+		go func() {
+			defer close(slept)
+			r.server.Do(t, "DEBUG", "SLEEP", "0.2")
+		}()
+		for !isClosed(slept) {
+			cycle()
+		}
 		cycle()
+		return made.Load() - before
 	}
-	before := made.Load()
-	slept := make(chan struct{})
-	go func() {
-		defer close(slept)
-		r.server.Do(t, "DEBUG", "SLEEP", "0.2")
-	}()
-	for !isClosed(slept) {
-		cycle()
+	var lost int32
+	for range 10 { // on a busy machine no request may be direct when it begins
+		lost = max(lost, stall())
+		require.LessOrEqual(t, lost, int32(4), "the one that was lost, and those of its repetition")
+		if lost > 0 {
+			break
+		}
 	}
-	cycle()
-	require.LessOrEqual(t, made.Load()-before, int32(4), "the one that was lost, and those of its repetition")
+	require.Positive(t, lost, "no request was direct")
 	r.nothingHeld(t)
 }
