@@ -41,7 +41,7 @@ type todo struct {
 
 	queued, missed *Inbox    // a question with a ticket of it was queued, or was not
 	sent           time.Time // when that was sent
-	alone          bool      // the inbox is of use to nobody in the line, for a while now
+	inVain         bool      // its tickets have not been queued for a while
 	polls          time.Time // since when the line polls; zero: it does not
 }
 
@@ -415,7 +415,7 @@ func (l *Line) unqueued(w *Waiter, remaining time.Duration, now time.Time) {
 // that: the inbox is not subscribed where the question was executed.
 func (l *Line) notQueued(w *Waiter, sent, now time.Time) {
 	l.todo.missed, l.todo.sent = w.asked, sent
-	l.todo.alone = !l.polling.IsZero() && now.Sub(l.polling) >= PollingSaid
+	l.todo.inVain = !l.polling.IsZero() && now.Sub(l.polling) >= PollingSaid
 }
 
 // lastAnswer is what is known of w's lock, see [Lines.LastAnswer].

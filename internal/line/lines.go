@@ -127,7 +127,7 @@ func (ls *Lines) rouseIn(w *Waiter, d time.Duration) {
 // its inbox. On a cluster this is most often because the slot has moved, or is
 // moving: the client will know in a moment.
 func (ls *Lines) isMisplaced(key string, c chores) bool {
-	return !ls.Clustered || c.alone && ls.Inboxes.Of(key) == c.missed
+	return !ls.Clustered || c.inVain && ls.Inboxes.Of(key) == c.missed
 }
 
 // place gives a line another inbox, if it still needs one.
